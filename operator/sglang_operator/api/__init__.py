@@ -1,0 +1,1 @@
+"""The custom resource: models, names, reasons and the CRD made from them."""

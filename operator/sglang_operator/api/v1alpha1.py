@@ -1,0 +1,492 @@
+"""The custom resource `InferenceService`, version v1alpha1, as models.
+
+These models are the only definition of the resource: the CRD (`api.crd`), its reference page and the operator's
+own parsing come from them. Forms of texts are in `api.forms`, parts that Kubernetes defines in `api.parts`, rules
+over several fields in `api.rules`.
+
+Descriptions are what `kubectl explain` prints: what the value does, its unit, and what unset means.
+Bounds stand on every number, string, list and map, since an unbounded field makes the API server refuse CEL rules.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationError
+
+from sglang_operator.api import names
+from sglang_operator.api.base import (
+    ApiModel,
+    AutoBound,
+    BatchSize,
+    Count,
+    Generation,
+    Manifest,
+    Timestamp,
+    explain,
+    without_unknown_fields,
+)
+from sglang_operator.api.forms import (
+    CPU,
+    Argument,
+    EnvName,
+    EnvValue,
+    Image,
+    LabelKey,
+    LabelValue,
+    ModelURI,
+    ObjectName,
+    OptionalLabelValue,
+    Quantization,
+    ResourceName,
+    Revision,
+    SecretKey,
+    ServedName,
+    Size,
+)
+from sglang_operator.api.parts import (
+    Affinity,
+    ContainerSecurityContext,
+    Opaque,
+    PodSecurityContext,
+    Toleration,
+    Volume,
+    VolumeMount,
+)
+from sglang_operator.errors import SpecError
+
+__all__ = [
+    "Algorithm",
+    "ApiModel",
+    "Architecture",
+    "Condition",
+    "DisableThreshold",
+    "DraftModel",
+    "EngineResources",
+    "EngineSpec",
+    "EnvVar",
+    "GPUSpec",
+    "InferenceService",
+    "InferenceServiceSpec",
+    "InferenceServiceStatus",
+    "Manifest",
+    "ModelCache",
+    "ModelSpec",
+    "Opaque",
+    "PodTemplate",
+    "RolloutSpec",
+    "RolloutStrategy",
+    "SecretKeyRef",
+    "SpeculationSpec",
+    "ThresholdMode",
+    "ThresholdSource",
+    "ThresholdStatus",
+    "parse_spec",
+]
+
+
+class Architecture(StrEnum):
+    """GPU architecture that a service's nodes must have."""
+
+    BLACKWELL = "Blackwell"
+    ANY = "Any"
+
+
+class Algorithm(StrEnum):
+    """Speculative decoding algorithm."""
+
+    EAGLE3 = "EAGLE3"
+    EAGLE = "EAGLE"
+    NONE = "None"
+
+
+class ThresholdMode(StrEnum):
+    """Who decides the speculation disable threshold."""
+
+    AUTO = "Auto"
+    FIXED = "Fixed"
+
+
+class RolloutStrategy(StrEnum):
+    """How pods are replaced when the spec changes."""
+
+    RECREATE = "Recreate"
+    ROLLING = "RollingUpdate"
+
+
+class SecretKeyRef(ApiModel):
+    """One key of a Secret in the service's namespace."""
+
+    name: ObjectName = Field(description="Name of the Secret.")
+    key: SecretKey = Field(default="HF_TOKEN", description="Key of the Secret that holds the token.")
+
+
+class ModelCache(ApiModel):
+    """Where downloaded weights are kept. Neither field set: in the pod, and lost when it goes."""
+
+    claim_name: ObjectName | None = Field(
+        default=None,
+        description="PersistentVolumeClaim in the service's namespace that keeps weights over restarts. "
+        "With more than one replica its access mode must be ReadWriteMany.",
+    )
+    size_limit: Size | None = Field(
+        default=None, description="Upper limit of the pod's own cache, for example `500Gi`. Not with `claimName`."
+    )
+
+
+class ModelSpec(ApiModel):
+    """The model to serve."""
+
+    uri: ModelURI = Field(
+        description="Model: `hf://organisation/name` on the Hugging Face hub, or an absolute path inside the pod, "
+        "for which `podTemplate.volumes` and `volumeMounts` provide the files."
+    )
+    revision: Revision | None = Field(
+        default=None, description="Branch, tag or commit of a model on the hub. Unset: its main branch."
+    )
+    served_name: ServedName | None = Field(
+        default=None,
+        description="Name that clients send as `model`. Unset: the model's own, that is `uri` without `hf://`.",
+    )
+    quantization: Quantization | None = Field(
+        default=None, description="SGLang's `--quantization`, for example `fp8`. Unset: as the model's config says."
+    )
+    token_secret_ref: SecretKeyRef | None = Field(
+        default=None, description="Secret with a Hugging Face token, for models that need one."
+    )
+    cache: ModelCache = Field(default_factory=ModelCache, description="Where downloaded weights are kept.")
+
+
+class GPUSpec(ApiModel):
+    """GPUs of one replica. All of them are on one node."""
+
+    count: int = Field(
+        ge=1, le=8, description="GPUs of one replica, 1 to 8; it is SGLang's tensor parallel size as well."
+    )
+    architecture: Architecture = Field(
+        default=Architecture.BLACKWELL,
+        description="Architecture that nodes must have, by the labels of GPU feature discovery. "
+        "`Blackwell`: `nvidia.com/gpu.compute.major` is 10 or 12. `Any`: nodes are not filtered by it.",
+    )
+    product: list[LabelValue] = Field(
+        default_factory=list,
+        max_length=16,
+        json_schema_extra={"x-kubernetes-list-type": "set"},
+        description="Narrows the nodes to these values of their label `nvidia.com/gpu.product`. Empty: every product.",
+    )
+    resource_name: ResourceName = Field(
+        default="nvidia.com/gpu", description="Extended resource that GPUs are requested by."
+    )
+
+
+class EnvVar(ApiModel):
+    """One environment variable of the server."""
+
+    name: EnvName = Field(description="Name of the variable.")
+    value: EnvValue = Field(
+        default="", description="Value, always a text: quote numbers and true or false. `$(NAME)` is not expanded."
+    )
+
+
+class EngineResources(ApiModel):
+    """CPU and memory of the server container, beside its GPUs."""
+
+    cpu: CPU | None = Field(default=None, description="CPU request, for example `32` or `500m`. Unset: none.")
+    memory: Size | None = Field(
+        default=None, description="Memory request, for example `256Gi`; shared memory counts against it. Unset: none."
+    )
+    memory_limit: Size | None = Field(
+        default=None, description="Memory limit. Must be above `engine.sharedMemorySize`. Unset: none."
+    )
+
+
+class EngineSpec(ApiModel):
+    """The SGLang server."""
+
+    image: Image = Field(
+        description="Image that holds SGLang (0.5.14 or newer) and its Python. Its files are never changed: an init "
+        "container patches a copy of SGLang and checks that it imports."
+    )
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = Field(
+        default="IfNotPresent", description="When the node pulls the image."
+    )
+    args: list[Argument] = Field(
+        default_factory=list,
+        max_length=256,
+        description="Further flags of `sglang.launch_server`, one word an item (`--page-size`, then `64`), passed byte "
+        "for byte and without a shell. Flags that a field of this resource sets are refused.",
+    )
+    env: list[EnvVar] = Field(
+        default_factory=list,
+        max_length=128,
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+        description="Environment variables of the server.",
+    )
+    port: int = Field(default=30_000, ge=1024, le=65_535, description="Port of the server's HTTP interface.")
+    max_running_requests: int | None = Field(
+        default=None,
+        ge=1,
+        le=65_536,
+        description="SGLang's `--max-running-requests`: how many requests may decode together. Unset: SGLang's own "
+        "choice, which is 48 with speculation, so that no threshold above 48 is ever reached.",
+    )
+    startup_timeout_seconds: int = Field(
+        default=3600,
+        ge=30,
+        le=86_400,
+        description="Seconds for download, loading, compiling and graph capture before a server that does not answer "
+        "is restarted.",
+    )
+    shared_memory_size: Size = Field(
+        default="16Gi", description="Size of `/dev/shm`, which NCCL needs, at least 64Mi. It is memory of the pod."
+    )
+    resources: EngineResources = Field(
+        default_factory=EngineResources, description="CPU and memory of the server container, beside its GPUs."
+    )
+
+
+class DraftModel(ApiModel):
+    """The draft model of speculative decoding."""
+
+    uri: ModelURI = Field(description="Draft model: `hf://organisation/name`, or an absolute path inside the pod.")
+    revision: Revision | None = Field(
+        default=None, description="Branch, tag or commit of a model on the hub. Unset: its main branch."
+    )
+
+
+class DisableThreshold(ApiModel):
+    """The batch size from which on the server stops drafting. Changed in running servers, without a restart."""
+
+    mode: ThresholdMode = Field(
+        default=ThresholdMode.AUTO,
+        description="Who decides the threshold. `Fixed`: it is `batchSize`. `Auto`: it starts at `batchSize` and then "
+        "follows the rates measured with and without drafting, between `min` and `max`.",
+    )
+    batch_size: BatchSize | None = Field(
+        default=None,
+        description="N: no drafting while N or more requests decode together. 1: never draft. 0: always draft (only "
+        "with `Fixed`). Required with `Fixed`. With `Auto` the value to start from; unset: 32, or the bound next to it.",
+    )
+    min: AutoBound = Field(default=1, description="Smallest threshold that `Auto` may choose.")
+    max: AutoBound = Field(default=256, description="Largest threshold that `Auto` may choose.")
+
+
+class SpeculationSpec(ApiModel):
+    """Speculative decoding, and when it is used."""
+
+    algorithm: Algorithm = Field(
+        default=Algorithm.NONE,
+        description="Speculative decoding algorithm. `None`: the server never drafts and the threshold has no effect.",
+    )
+    draft_model: DraftModel | None = Field(
+        default=None, description="Draft model, made for the served model. Required with EAGLE and EAGLE3."
+    )
+    num_steps: int = Field(
+        default=3, ge=1, le=32, description="Tokens drafted one after the other before a verification."
+    )
+    top_k: int = Field(
+        default=1,
+        ge=1,
+        le=16,
+        description="Branches of the draft tree. Must be 1: a wider tree can't be switched off in a running server.",
+    )
+    num_draft_tokens: int | None = Field(
+        default=None,
+        ge=2,
+        le=64,
+        description="Tokens verified together. With `topK` 1 it is `numSteps` + 1, which is also what unset means.",
+    )
+    disable_threshold: DisableThreshold = Field(
+        default_factory=DisableThreshold,
+        description="The batch size from which on the server stops drafting: beyond it verification costs more than "
+        "drafting saves. Changed in running servers, without a restart.",
+    )
+
+
+class RolloutSpec(ApiModel):
+    """How pods are replaced when the spec changes. A changed threshold alone replaces none."""
+
+    strategy: RolloutStrategy = Field(
+        default=RolloutStrategy.RECREATE,
+        description="`Recreate` ends all pods, which frees their GPUs, then starts the new ones. `RollingUpdate` "
+        "replaces one replica after another, never with more GPUs than before.",
+    )
+    progress_deadline_seconds: int | None = Field(
+        default=None,
+        ge=60,
+        le=90_000,
+        description="Seconds after which a rollout without progress counts as failed. "
+        "Unset: `engine.startupTimeoutSeconds` + 600.",
+    )
+
+
+class PodTemplate(ApiModel):
+    """Parts of the pod that are the cluster's business. Each is Kubernetes' own field of the same name."""
+
+    labels: dict[LabelKey, OptionalLabelValue] = Field(
+        default_factory=dict, max_length=32, description="Labels to add to the pods."
+    )
+    annotations: dict[LabelKey, Argument] = Field(
+        default_factory=dict, max_length=32, description="Annotations to add to the pods."
+    )
+    node_selector: dict[LabelKey, OptionalLabelValue] = Field(
+        default_factory=dict, max_length=32, description="Labels that nodes must have, beside what `gpus` asks for."
+    )
+    tolerations: list[Toleration] = Field(
+        default_factory=list,
+        max_length=32,
+        description="Taints to tolerate, beside the taint of GPU nodes, which always is.",
+    )
+    affinity: Affinity | None = Field(default=None, description="Affinity of the pods, joined with what `gpus` asks for.")
+    volumes: list[Volume] = Field(
+        default_factory=list,
+        max_length=32,
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+        description="Volumes to add to the pods, for example one with models.",
+    )
+    volume_mounts: list[VolumeMount] = Field(
+        default_factory=list,
+        max_length=32,
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["mountPath"]},
+        description="Where those volumes appear, in the server's container and in the one that patches SGLang.",
+    )
+    security_context: PodSecurityContext | None = Field(
+        default=None, description="Security context of the pod. Replaces the restricted one that is the default."
+    )
+    container_security_context: ContainerSecurityContext | None = Field(
+        default=None,
+        description="Security context of both containers. Replaces the restricted one that is the default.",
+    )
+    image_pull_secrets: list[ObjectName] = Field(
+        default_factory=list,
+        max_length=16,
+        json_schema_extra={"x-kubernetes-list-type": "set"},
+        description="Names of Secrets to pull the image with.",
+    )
+    service_account_name: ObjectName | None = Field(
+        default=None, description="Service account of the pods. Unset: the namespace's default. No token is mounted."
+    )
+    priority_class_name: ObjectName | None = Field(default=None, description="Priority class of the pods.")
+    runtime_class_name: ObjectName | None = Field(
+        default=None, description="Runtime class of the pods, for clusters where GPUs need one, for example `nvidia`."
+    )
+    termination_grace_period_seconds: int = Field(
+        default=60, ge=0, le=3600, description="Seconds for a server to finish its requests before it is killed."
+    )
+
+
+class InferenceServiceSpec(ApiModel):
+    """What to serve, on which GPUs, and how."""
+
+    model: ModelSpec = Field(description="The model to serve.")
+    replicas: int = Field(
+        default=1, ge=0, le=256, description="Number of pods, each with `gpus.count` GPUs. 0 stops the service."
+    )
+    gpus: GPUSpec = Field(description="GPUs of one replica. All of them are on one node.")
+    engine: EngineSpec = Field(description="The SGLang server.")
+    speculation: SpeculationSpec = Field(
+        default_factory=SpeculationSpec, description="Speculative decoding, and from which load on it is off."
+    )
+    rollout: RolloutSpec = Field(
+        default_factory=RolloutSpec, description="How pods are replaced when this specification changes."
+    )
+    pod_template: PodTemplate = Field(
+        default_factory=PodTemplate,
+        description="Parts of the pod that are the cluster's business. Each is Kubernetes' own field of the same name.",
+    )
+
+
+class Condition(ApiModel):
+    """One condition, as in `metav1.Condition`."""
+
+    type: str = Field(min_length=1, max_length=63, description="What the condition is about, for example `Ready`.")
+    status: Literal["True", "False", "Unknown"] = Field(description="Whether it holds.")
+    reason: str = Field(min_length=1, max_length=128, description="Why, in one word; all are in the conditions' page.")
+    message: str = Field(max_length=4096, description="Why, in words, and what to do.")
+    last_transition_time: Timestamp = Field(description="When `status` last changed.")
+    observed_generation: Generation = Field(description="Generation of the resource that this is about.")
+
+
+class ThresholdSource(StrEnum):
+    """Where the threshold in force came from."""
+
+    SPEC = "Spec"
+    MEASURED = "Measured"
+    EXPLORATION = "Exploration"
+    RESTORED = "Restored"
+
+
+class ThresholdStatus(ApiModel):
+    """The threshold last decided, and how far it is in force."""
+
+    batch_size: BatchSize = Field(
+        description="The threshold last decided: no drafting while so many requests decode together; 0: always draft."
+    )
+    source: ThresholdSource = Field(
+        description="Where the value came from. `Spec`: given, or the value to start from. `Measured`: compared rates. "
+        "`Exploration`: tried, since one side had no fresh measurements. `Restored`: decided before the operator "
+        "restarted."
+    )
+    decided_at: Timestamp = Field(description="When the value was decided.")
+    message: str = Field(default="", max_length=1024, description="Why, with the measured rates.")
+    synced_pods: Count = Field(description="Pods that were read back with this value on every rank.")
+
+
+class InferenceServiceStatus(ApiModel):
+    """What the operator observed."""
+
+    observed_generation: Generation = Field(description="Generation of the resource that the status is about.")
+    replicas: Count = Field(description="Pods that exist.")
+    ready_replicas: Count = Field(description="Pods that answer.")
+    updated_replicas: Count = Field(description="Pods of the current revision.")
+    selector: str = Field(max_length=512, description="Label selector of the pods, for the scale subresource.")
+    revision: str | None = Field(default=None, max_length=64, description="Revision that the pods should have.")
+    engine_release: str | None = Field(
+        default=None, max_length=64, description="SGLang release, as the patch found it in the image."
+    )
+    patch_digest: str | None = Field(default=None, max_length=64, description="Digest of the engine patch in use.")
+    url: str | None = Field(default=None, max_length=512, description="Address of the service inside the cluster.")
+    ready: str = Field(default="Unknown", max_length=16, description="Status of the condition `Ready`.")
+    reason: str = Field(default="", max_length=128, description="Reason of the condition `Ready`.")
+    threshold: ThresholdStatus | None = Field(
+        default=None, description="The threshold last decided, and how far it is in force."
+    )
+    conditions: list[Condition] = Field(
+        default_factory=list,
+        max_length=16,
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+        description="Conditions, all of them from the first visit on; `Ready` sums them up.",
+    )
+
+
+class InferenceService(ApiModel):
+    """One custom resource as read from the API server, with the parts of its metadata that matter here."""
+
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    deleting: bool
+    spec: InferenceServiceSpec
+    status: InferenceServiceStatus | None = None
+
+    @property
+    def key(self) -> names.ServiceKey:
+        """Identity in the cluster."""
+        return names.ServiceKey(self.namespace, self.name)
+
+
+def parse_spec(spec: object) -> InferenceServiceSpec:
+    """Read a `spec` as the API server stores it.
+
+    Fields that this operator does not know are passed over. The API server refuses or drops what its CRD does not
+    know, so one that is left comes from a newer CRD, whose defaults must not stop an operator that is rolled back.
+
+    Raises:
+        SpecError: with one sentence that names each wrong field; an older CRD let it through.
+    """
+    try:
+        return InferenceServiceSpec.model_validate(without_unknown_fields(InferenceServiceSpec, spec))
+    except ValidationError as error:
+        raise SpecError("InvalidSpec", f"Correct the resource and apply it again: {explain(error, 'spec')}.") from error
