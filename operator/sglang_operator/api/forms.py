@@ -23,12 +23,14 @@ class Form:
     """The form of a text.
 
     `pattern` matches the whole text and means the same to Python's `re` and to RE2, which the API server uses.
-    `phrase` says the form in words that follow "must be ". `max_length` counts characters.
+    `phrase` says the form in words that follow "must be ". `max_length` counts characters. A form that is `obvious`
+    needs no words in the field's description.
     """
 
     pattern: str
     phrase: str
     max_length: int
+    obvious: bool = False
 
     @property
     def message(self) -> str:
@@ -69,7 +71,7 @@ _IMAGE_PART: Final = "[a-z0-9]+(?:[._-]+[a-z0-9]+)*"
 CPU_FORM: Final = Form(pattern=f"{_POSITIVE}m?", phrase="a number of CPUs above zero, such as 8 or 500m", max_length=16)
 SIZE_FORM: Final = Form(
     pattern=f"{_POSITIVE}(?:k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)",
-    phrase="a size above zero with its unit (k, M, G, T, P, E, Ki, Mi, Gi, Ti, Pi or Ei), such as 16Gi",
+    phrase="a size above zero with its unit, such as 16Gi or 500M",
     max_length=32,
 )
 LABEL_VALUE_FORM: Final = Form(
@@ -86,31 +88,37 @@ LABEL_KEY_FORM: Final = Form(
     pattern=f"(?:{_DNS_SUBDOMAIN}/)?{_LABEL_NAME}",
     phrase="a label key: a name of up to 63 characters, after a DNS name and '/' if any, such as example.com/team",
     max_length=317,
+    obvious=True,
 )
 RESOURCE_NAME_FORM: Final = Form(
     pattern=f"{_DNS_SUBDOMAIN}/{_LABEL_NAME}",
     phrase="an extended resource: a DNS name, '/' and a name, such as nvidia.com/gpu",
     max_length=317,
+    obvious=True,
 )
 OBJECT_NAME_FORM: Final = Form(
     pattern=_DNS_SUBDOMAIN,
     phrase="the name of a Kubernetes object: a-z, 0-9, '-' and '.', with a letter or digit at both ends",
     max_length=253,
+    obvious=True,
 )
 SECRET_KEY_FORM: Final = Form(
-    pattern="[-._a-zA-Z0-9]+", phrase="a key of a Secret: letters, digits, '-', '_' and '.'", max_length=253
+    pattern="[-._a-zA-Z0-9]+",
+    phrase="a key of a Secret: letters, digits, '-', '_' and '.'",
+    max_length=253,
+    obvious=True,
 )
 MODEL_URI_FORM: Final = Form(
     pattern=r"hf://[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*|/[^\s]+",
     phrase="hf://organisation/name, or an absolute path inside the pod such as /models/target",
     max_length=512,
 )
-SERVED_NAME_FORM: Final = Form(pattern=r"[^\x00-\x1f\x7f]+", phrase="a name on one line", max_length=253)
+SERVED_NAME_FORM: Final = Form(pattern=r"[^\x00-\x1f\x7f]+", phrase="a name on one line", max_length=253, obvious=True)
 REVISION_FORM: Final = Form(
-    pattern="[A-Za-z0-9][A-Za-z0-9._/-]*", phrase="a branch, tag or commit, such as main", max_length=128
+    pattern="[A-Za-z0-9][A-Za-z0-9._/-]*", phrase="a branch, tag or commit, such as main", max_length=128, obvious=True
 )
 QUANTIZATION_FORM: Final = Form(
-    pattern="[a-z0-9][a-z0-9_-]*", phrase="a value of SGLang's --quantization, such as fp8", max_length=63
+    pattern="[a-z0-9][a-z0-9_-]*", phrase="a value of SGLang's --quantization, such as fp8", max_length=63, obvious=True
 )
 ENV_NAME_FORM: Final = Form(
     pattern="[A-Za-z_][A-Za-z0-9_]*",
@@ -123,8 +131,8 @@ IMAGE_FORM: Final = Form(
     phrase="an image such as lmsysorg/sglang:v0.5.23, with a registry before and a sha256 digest after it if need be",
     max_length=512,
 )
-ARGUMENT_FORM: Final = Form(pattern=r"[^\x00]*", phrase="text without NUL characters", max_length=4096)
-ENV_VALUE_FORM: Final = Form(pattern=r"[^\x00]*", phrase="text without NUL characters", max_length=32_768)
+ARGUMENT_FORM: Final = Form(pattern=r"[^\x00]*", phrase="text without NUL characters", max_length=4096, obvious=True)
+ENV_VALUE_FORM: Final = Form(pattern=r"[^\x00]*", phrase="text without NUL characters", max_length=32_768, obvious=True)
 
 CPU = Annotated[str, CPU_FORM]
 Size = Annotated[str, SIZE_FORM]

@@ -134,7 +134,7 @@ class Affinity(Opaque):
     kubernetes_schema: ClassVar[Schema] = {
         "type": "object",
         "properties": {
-            "nodeAffinity": _open("Which nodes may be used. Joined with what `gpus` asks for: a node must satisfy both."),
+            "nodeAffinity": _open("Which nodes may be used, out of those that `gpus` asks for."),
             "podAffinity": _open("Pods to be near to."),
             "podAntiAffinity": _open("Pods to be away from."),
         },

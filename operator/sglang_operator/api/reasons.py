@@ -38,6 +38,7 @@ class Reason(StrEnum):
     PODS_PENDING = "PodsPending"
     INSUFFICIENT_GPUS = "InsufficientGPUs"
     NO_MATCHING_NODE = "NoMatchingNode"
+    UNTOLERATED_TAINT = "UntoleratedTaint"
     QUOTA_EXCEEDED = "QuotaExceeded"
     POD_REFUSED = "PodRefused"
     # PatchVerified
@@ -60,6 +61,7 @@ class Reason(StrEnum):
     SERVING = "Serving"
     NOT_SERVING = "NotServing"
     STARTING = "Starting"
+    START_STALLED = "StartStalled"
     CRASH_LOOP = "CrashLoop"
     OOM_KILLED = "OOMKilled"
     IMAGE_PULL_FAILED = "ImagePullFailed"
@@ -107,3 +109,6 @@ class EventReason(StrEnum):
     NOT_READY = "NotReady"
     ROLLING_OUT = "RollingOut"
     APPLY_FAILED = "ApplyFailed"
+    CRASH_LOOP = "CrashLoop"
+    DEGRADED = "Degraded"
+    RECOVERED = "Recovered"

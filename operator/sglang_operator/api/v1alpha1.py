@@ -1,8 +1,8 @@
 """The custom resource `InferenceService`, version v1alpha1, as models.
 
 These models are the only definition of the resource: the CRD (`api.crd`), its reference page and the operator's
-own parsing come from them. Forms of texts are in `api.forms`, parts that Kubernetes defines in `api.parts`, rules
-over several fields in `api.rules`.
+own parsing come from them. The status is in `api.v1alpha1_status`, forms of texts in `api.forms`, parts that
+Kubernetes defines in `api.parts`, rules over several fields in `api.rules`.
 
 Descriptions are what `kubectl explain` prints: what the value does, its unit, and what unset means.
 Bounds stand on every number, string, list and map, since an unbounded field makes the API server refuse CEL rules.
@@ -11,7 +11,7 @@ Bounds stand on every number, string, list and map, since an unbounded field mak
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field, ValidationError
 
@@ -20,10 +20,7 @@ from sglang_operator.api.base import (
     ApiModel,
     AutoBound,
     BatchSize,
-    Count,
-    Generation,
     Manifest,
-    Timestamp,
     explain,
     without_unknown_fields,
 )
@@ -54,6 +51,7 @@ from sglang_operator.api.parts import (
     Volume,
     VolumeMount,
 )
+from sglang_operator.api.v1alpha1_status import Condition, InferenceServiceStatus, ThresholdSource, ThresholdStatus
 from sglang_operator.errors import SpecError
 
 __all__ = [
@@ -131,7 +129,7 @@ class ModelCache(ApiModel):
         "With more than one replica its access mode must be ReadWriteMany.",
     )
     size_limit: Size | None = Field(
-        default=None, description="Upper limit of the pod's own cache, for example `500Gi`. Not with `claimName`."
+        default=None, description="Upper limit of the pod's own cache. Unset: none. Not with `claimName`."
     )
 
 
@@ -139,8 +137,8 @@ class ModelSpec(ApiModel):
     """The model to serve."""
 
     uri: ModelURI = Field(
-        description="Model: `hf://organisation/name` on the Hugging Face hub, or an absolute path inside the pod, "
-        "for which `podTemplate.volumes` and `volumeMounts` provide the files."
+        description="Model, on the Hugging Face hub or in the pod's files; `podTemplate.volumes` and `volumeMounts` "
+        "bring the latter there."
     )
     revision: Revision | None = Field(
         default=None, description="Branch, tag or commit of a model on the hub. Unset: its main branch."
@@ -159,11 +157,9 @@ class ModelSpec(ApiModel):
 
 
 class GPUSpec(ApiModel):
-    """GPUs of one replica. All of them are on one node."""
+    """GPUs of one replica, all of them on one node. Only nodes with 8 GPUs or more are used."""
 
-    count: int = Field(
-        ge=1, le=8, description="GPUs of one replica, 1 to 8; it is SGLang's tensor parallel size as well."
-    )
+    count: int = Field(ge=1, le=8, description="GPUs of one replica. It is SGLang's tensor parallel size as well.")
     architecture: Architecture = Field(
         default=Architecture.BLACKWELL,
         description="Architecture that nodes must have, by the labels of GPU feature discovery. "
@@ -192,9 +188,9 @@ class EnvVar(ApiModel):
 class EngineResources(ApiModel):
     """CPU and memory of the server container, beside its GPUs."""
 
-    cpu: CPU | None = Field(default=None, description="CPU request, for example `32` or `500m`. Unset: none.")
+    cpu: CPU | None = Field(default=None, description="CPU request. Unset: none.")
     memory: Size | None = Field(
-        default=None, description="Memory request, for example `256Gi`; shared memory counts against it. Unset: none."
+        default=None, description="Memory request; shared memory counts against it. Unset: none."
     )
     memory_limit: Size | None = Field(
         default=None, description="Memory limit. Must be above `engine.sharedMemorySize`. Unset: none."
@@ -239,7 +235,7 @@ class EngineSpec(ApiModel):
         "is restarted.",
     )
     shared_memory_size: Size = Field(
-        default="16Gi", description="Size of `/dev/shm`, which NCCL needs, at least 64Mi. It is memory of the pod."
+        default="16Gi", description="Size of `/dev/shm`, which NCCL needs. It is memory of the pod. At least 64Mi."
     )
     resources: EngineResources = Field(
         default_factory=EngineResources, description="CPU and memory of the server container, beside its GPUs."
@@ -249,7 +245,7 @@ class EngineSpec(ApiModel):
 class DraftModel(ApiModel):
     """The draft model of speculative decoding."""
 
-    uri: ModelURI = Field(description="Draft model: `hf://organisation/name`, or an absolute path inside the pod.")
+    uri: ModelURI = Field(description="Draft model, on the Hugging Face hub or in the pod's files.")
     revision: Revision | None = Field(
         default=None, description="Branch, tag or commit of a model on the hub. Unset: its main branch."
     )
@@ -266,7 +262,8 @@ class DisableThreshold(ApiModel):
     batch_size: BatchSize | None = Field(
         default=None,
         description="N: no drafting while N or more requests decode together. 1: never draft. 0: always draft (only "
-        "with `Fixed`). Required with `Fixed`. With `Auto` the value to start from; unset: 32, or the bound next to it.",
+        "with `Fixed`). Required with `Fixed`. With `Auto` it is the value to start from; unset: 32, or the bound next "
+        "to it.",
     )
     min: AutoBound = Field(default=1, description="Smallest threshold that `Auto` may choose.")
     max: AutoBound = Field(default=256, description="Largest threshold that `Auto` may choose.")
@@ -338,7 +335,9 @@ class PodTemplate(ApiModel):
         max_length=32,
         description="Taints to tolerate, beside the taint of GPU nodes, which always is.",
     )
-    affinity: Affinity | None = Field(default=None, description="Affinity of the pods, joined with what `gpus` asks for.")
+    affinity: Affinity | None = Field(
+        default=None, description="Affinity of the pods, joined with what `gpus` asks for."
+    )
     volumes: list[Volume] = Field(
         default_factory=list,
         max_length=32,
@@ -383,7 +382,9 @@ class InferenceServiceSpec(ApiModel):
     replicas: int = Field(
         default=1, ge=0, le=256, description="Number of pods, each with `gpus.count` GPUs. 0 stops the service."
     )
-    gpus: GPUSpec = Field(description="GPUs of one replica. All of them are on one node.")
+    gpus: GPUSpec = Field(
+        description="GPUs of one replica, all of them on one node. Only nodes with 8 GPUs or more are used."
+    )
     engine: EngineSpec = Field(description="The SGLang server.")
     speculation: SpeculationSpec = Field(
         default_factory=SpeculationSpec, description="Speculative decoding, and from which load on it is off."
@@ -394,69 +395,6 @@ class InferenceServiceSpec(ApiModel):
     pod_template: PodTemplate = Field(
         default_factory=PodTemplate,
         description="Parts of the pod that are the cluster's business. Each is Kubernetes' own field of the same name.",
-    )
-
-
-class Condition(ApiModel):
-    """One condition, as in `metav1.Condition`."""
-
-    type: str = Field(min_length=1, max_length=63, description="What the condition is about, for example `Ready`.")
-    status: Literal["True", "False", "Unknown"] = Field(description="Whether it holds.")
-    reason: str = Field(min_length=1, max_length=128, description="Why, in one word; all are in the conditions' page.")
-    message: str = Field(max_length=4096, description="Why, in words, and what to do.")
-    last_transition_time: Timestamp = Field(description="When `status` last changed.")
-    observed_generation: Generation = Field(description="Generation of the resource that this is about.")
-
-
-class ThresholdSource(StrEnum):
-    """Where the threshold in force came from."""
-
-    SPEC = "Spec"
-    MEASURED = "Measured"
-    EXPLORATION = "Exploration"
-    RESTORED = "Restored"
-
-
-class ThresholdStatus(ApiModel):
-    """The threshold last decided, and how far it is in force."""
-
-    batch_size: BatchSize = Field(
-        description="The threshold last decided: no drafting while so many requests decode together; 0: always draft."
-    )
-    source: ThresholdSource = Field(
-        description="Where the value came from. `Spec`: given, or the value to start from. `Measured`: compared rates. "
-        "`Exploration`: tried, since one side had no fresh measurements. `Restored`: decided before the operator "
-        "restarted."
-    )
-    decided_at: Timestamp = Field(description="When the value was decided.")
-    message: str = Field(default="", max_length=1024, description="Why, with the measured rates.")
-    synced_pods: Count = Field(description="Pods that were read back with this value on every rank.")
-
-
-class InferenceServiceStatus(ApiModel):
-    """What the operator observed."""
-
-    observed_generation: Generation = Field(description="Generation of the resource that the status is about.")
-    replicas: Count = Field(description="Pods that exist.")
-    ready_replicas: Count = Field(description="Pods that answer.")
-    updated_replicas: Count = Field(description="Pods of the current revision.")
-    selector: str = Field(max_length=512, description="Label selector of the pods, for the scale subresource.")
-    revision: str | None = Field(default=None, max_length=64, description="Revision that the pods should have.")
-    engine_release: str | None = Field(
-        default=None, max_length=64, description="SGLang release, as the patch found it in the image."
-    )
-    patch_digest: str | None = Field(default=None, max_length=64, description="Digest of the engine patch in use.")
-    url: str | None = Field(default=None, max_length=512, description="Address of the service inside the cluster.")
-    ready: str = Field(default="Unknown", max_length=16, description="Status of the condition `Ready`.")
-    reason: str = Field(default="", max_length=128, description="Reason of the condition `Ready`.")
-    threshold: ThresholdStatus | None = Field(
-        default=None, description="The threshold last decided, and how far it is in force."
-    )
-    conditions: list[Condition] = Field(
-        default_factory=list,
-        max_length=16,
-        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
-        description="Conditions, all of them from the first visit on; `Ready` sums them up.",
     )
 
 

@@ -1,0 +1,3 @@
+"""Plugins of the whole test tree."""
+
+pytest_plugins = ["apiserver_plugin"]
