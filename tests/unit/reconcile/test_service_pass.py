@@ -1,0 +1,350 @@
+"""One pass over one service, against an API server and servers in memory."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fakes import FakeClock, FakeCluster, FakeEngine
+from sglang_operator.api import names
+from sglang_operator.api.names import ServiceKey
+from sglang_operator.api.reasons import ConditionType
+from sglang_operator.errors import ClusterError, ClusterForbidden, EngineUnauthorized, EngineUnreachable
+from sglang_operator.reconcile.memory import Memory
+from sglang_operator.reconcile.service import RETRY_SECONDS, ServiceReconciler
+from sglang_operator.reconcile.threshold import Synchronizer
+from sglang_operator.render.enginepatch import PatchArchive
+
+Manifest = dict[str, Any]
+KEY = ServiceKey("team", "llama")
+OLD_PATCH = PatchArchive(digest="a" * 64, content=b"first")
+NEW_PATCH = PatchArchive(digest="b" * 64, content=b"second")
+
+
+def spec(**threshold: Any) -> Manifest:
+    return {
+        "model": {"uri": "hf://org/llama"},
+        "gpus": {"count": 8},
+        "engine": {"image": "sglang:0.5.23"},
+        "speculation": {
+            "algorithm": "EAGLE3",
+            "draftModel": {"uri": "hf://org/draft"},
+            "disableThreshold": threshold or {"mode": "Fixed", "batchSize": 8},
+        },
+    }
+
+
+class World:
+    """One service in a cluster, and the operator that looks after it."""
+
+    def __init__(self, wanted: Manifest | None = None) -> None:
+        self.clock, self.cluster, self.engine = FakeClock(), FakeCluster(), FakeEngine()
+        metadata = {"name": KEY.name, "namespace": KEY.namespace, "uid": "uid-1", "generation": 1}
+        self.cluster.services[KEY] = {"metadata": metadata, "spec": wanted or spec()}
+        self.operator = self.start_operator()
+
+    def start_operator(self, patch: PatchArchive = OLD_PATCH, *, metrics_configured: bool = True) -> ServiceReconciler:
+        return ServiceReconciler(
+            cluster=self.cluster,
+            clock=self.clock,
+            synchronizer=Synchronizer(engine=self.engine, clock=self.clock, read_back_interval_seconds=60),
+            memory=Memory(),
+            patch=patch,
+            metrics_configured=metrics_configured,
+        )
+
+    async def make_pass(self) -> float | None:
+        self.cluster.writes.clear()
+        self.cluster.notes.clear()
+        self.engine.requests.clear()
+        return await self.operator.reconcile(KEY)
+
+    def change_spec(self, change: Callable[[Manifest], None]) -> None:
+        stored = self.cluster.services[KEY]
+        change(stored["spec"])
+        stored["metadata"]["generation"] += 1
+
+    def child(self, kind: str, name: str) -> Manifest:
+        return self.cluster.children[kind, ServiceKey(KEY.namespace, name)]
+
+    @property
+    def deployment(self) -> Manifest:
+        return self.child("Deployment", "llama")
+
+    @property
+    def status(self) -> Manifest:
+        status: Manifest = self.cluster.services[KEY]["status"]
+        return status
+
+    def condition(self, kind: ConditionType) -> Manifest:
+        return next(item for item in self.status["conditions"] if item["type"] == kind.value)
+
+    def start_pod(self, *, host: str = "10.1.1.1", boot_value: int = 8, container: str = "c1", ranks: int = 1) -> None:
+        template = self.deployment["spec"]["template"]
+        pod = copy.deepcopy(template)
+        pod["metadata"].update({"name": "llama-0", "namespace": KEY.namespace, "uid": "pod-1"})
+        pod["status"] = {
+            "phase": "Running",
+            "podIP": host,
+            "conditions": [
+                {"type": kind, "status": "True", "lastTransitionTime": "2026-01-01T11:00:00Z"}
+                for kind in ("PodScheduled", "Initialized", "ContainersReady", "Ready")
+            ],
+            "initContainerStatuses": [
+                {
+                    "name": "patch",
+                    "restartCount": 0,
+                    "state": {
+                        "terminated": {
+                            "exitCode": 0,
+                            "reason": "Completed",
+                            "message": '{"result":"Patched","reason":"Patched","message":"","release":"0.5.23"}',
+                        }
+                    },
+                }
+            ],
+            "containerStatuses": [
+                {
+                    "name": "engine",
+                    "containerID": f"containerd://{container}",
+                    "ready": True,
+                    "started": True,
+                    "restartCount": 0,
+                    "state": {"running": {"startedAt": "2026-01-01T11:00:00Z"}},
+                }
+            ],
+        }
+        self.cluster.pods[ServiceKey(KEY.namespace, "llama-0")] = pod
+        self.engine.ranks[host] = [boot_value] * ranks
+        self.deployment["status"] = {
+            "observedGeneration": 1,
+            "replicas": 1,
+            "updatedReplicas": 1,
+            "readyReplicas": 1,
+            "availableReplicas": 1,
+            "conditions": [],
+        }
+
+
+async def settled(wanted: Manifest | None = None, **pod: Any) -> World:
+    """A world in which the service serves and two passes have been made."""
+    world = World(wanted)
+    await world.make_pass()
+    world.start_pod(**pod)
+    await world.make_pass()
+    return world
+
+
+async def test_the_first_pass_creates_the_children_in_order_and_one_status_with_all_conditions() -> None:
+    world = World()
+    await world.make_pass()
+    assert world.cluster.writes == [
+        "apply ConfigMap llama-specpatch-aaaaaaaa",
+        "apply ConfigMap llama-threshold",
+        "apply Service llama",
+        "apply Deployment llama",
+        "status llama",
+    ]
+    assert [item["type"] for item in world.status["conditions"]] == [kind.value for kind in ConditionType]
+
+
+async def test_a_serving_service_is_ready_and_synced() -> None:
+    world = await settled()
+    assert world.condition(ConditionType.READY)["status"] == "True", world.status
+    assert world.condition(ConditionType.THRESHOLD_SYNCED)["status"] == "True"
+    assert world.status["threshold"]["batchSize"] == 8
+    assert world.status["threshold"]["syncedPods"] == 1
+    assert world.status["url"] == "http://llama.team.svc:30000"
+
+
+async def test_an_idle_service_causes_no_write_and_trusts_the_last_read_back() -> None:
+    world = await settled()
+    for _ in range(3):
+        world.clock.passed_seconds += 10
+        assert await world.make_pass() is None
+        assert world.cluster.writes == []
+        assert world.engine.requests == []
+
+
+async def test_the_threshold_is_read_back_again_after_the_interval() -> None:
+    world = await settled()
+    world.clock.passed_seconds += 61
+    await world.make_pass()
+    assert world.engine.requests == ["read 10.1.1.1"]
+    assert world.cluster.writes == []
+
+
+async def test_a_changed_fixed_value_is_persisted_pushed_and_read_back_without_touching_the_deployment() -> None:
+    world = await settled(ranks=2)
+    world.change_spec(lambda it: it["speculation"]["disableThreshold"].update(batchSize=4))
+    assert await world.make_pass() is None
+    assert world.engine.requests == ["read 10.1.1.1", "set 10.1.1.1 4", "read 10.1.1.1"]
+    assert world.cluster.writes == ["apply ConfigMap llama-threshold", "status llama"]
+    assert world.child("ConfigMap", "llama-threshold")["data"] == {"batchSize": "4"}
+    assert world.status["threshold"]["batchSize"] == 4
+    assert "ThresholdChanged" in {note.reason for note in world.cluster.notes}
+
+
+async def test_a_restarted_container_is_asked_at_once() -> None:
+    world = await settled()
+    pod = world.cluster.pods[ServiceKey("team", "llama-0")]
+    pod["status"]["containerStatuses"][0]["containerID"] = "containerd://c2"
+    world.engine.ranks["10.1.1.1"] = [0]
+    await world.make_pass()
+    assert world.engine.requests == ["read 10.1.1.1", "set 10.1.1.1 8", "read 10.1.1.1"]
+    assert world.engine.ranks["10.1.1.1"] == [8]
+
+
+async def test_a_server_that_says_yes_and_keeps_its_value_is_found_out() -> None:
+    world = await settled()
+    world.engine.deaf.add("10.1.1.1")
+    world.change_spec(lambda it: it["speculation"]["disableThreshold"].update(batchSize=4))
+    assert await world.make_pass() == RETRY_SECONDS
+    synced = world.condition(ConditionType.THRESHOLD_SYNCED)
+    assert (synced["status"], synced["reason"]) == ("False", "EngineRefused")
+    assert "llama-0" in synced["message"]
+
+
+async def test_one_rank_that_differs_is_not_synced() -> None:
+    world = await settled(ranks=2)
+    world.clock.passed_seconds += 61
+    world.engine.deaf.add("10.1.1.1")
+    world.engine.ranks["10.1.1.1"] = [8, 2]
+    await world.make_pass()
+    assert world.condition(ConditionType.THRESHOLD_SYNCED)["status"] == "False"
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (EngineUnreachable("no reply within 5 s"), "EngineUnreachable"),
+        (EngineUnauthorized("the server wants an API key"), "LiveUpdateUnauthorized"),
+    ],
+)
+async def test_a_server_that_can_not_be_asked_is_named_and_tried_again(error: Exception, reason: str) -> None:
+    world = await settled()
+    world.clock.passed_seconds += 61
+    world.engine.errors["10.1.1.1"] = error  # type: ignore[assignment]
+    assert await world.make_pass() == RETRY_SECONDS
+    assert world.condition(ConditionType.THRESHOLD_SYNCED)["reason"] == reason
+    world.engine.errors.clear()
+    assert await world.make_pass() is None
+    assert world.condition(ConditionType.THRESHOLD_SYNCED)["status"] == "True"
+
+
+async def test_a_refused_spec_writes_nothing_and_what_runs_is_still_looked_after() -> None:
+    world = await settled()
+    world.change_spec(lambda it: it["gpus"].update(count=99))
+    world.engine.ranks["10.1.1.1"] = [3]
+    world.clock.passed_seconds += 61
+    await world.make_pass()
+    assert world.cluster.writes == ["status llama"]
+    refused = world.condition(ConditionType.SPEC_VALID)
+    assert refused["status"] == "False"
+    assert "gpus.count" in refused["message"]
+    assert world.engine.ranks["10.1.1.1"] == [8]
+    assert world.condition(ConditionType.SERVING)["status"] == "True"
+
+
+async def test_one_child_that_is_refused_does_not_stop_the_others() -> None:
+    world = World()
+    world.cluster.refuse["llama"] = ClusterForbidden("PATCH llama: forbidden (HTTP 403).", status=403)
+    assert await world.make_pass() == RETRY_SECONDS
+    assert "apply ConfigMap llama-threshold" in world.cluster.writes
+    degraded = world.condition(ConditionType.DEGRADED)
+    assert (degraded["status"], degraded["reason"]) == ("True", "OperatorForbidden")
+    world.cluster.refuse.clear()
+    await world.make_pass()
+    assert world.condition(ConditionType.DEGRADED)["status"] == "False"
+
+
+async def test_a_pass_that_can_not_read_the_cluster_raises_for_the_queue_to_repeat_it() -> None:
+    world = World()
+
+    async def failing(key: ServiceKey) -> Manifest | None:
+        raise ClusterError(f"GET {key}: the API server can't be reached.")
+
+    world.cluster.get_service = failing  # type: ignore[method-assign]
+    with pytest.raises(ClusterError, match="can't be reached"):
+        await world.operator.reconcile(KEY)
+
+
+async def test_a_new_operator_takes_the_persisted_decision_and_writes_nothing() -> None:
+    world = await settled(spec(mode="Auto", batchSize=16), boot_value=16)
+    memory = world.operator.memory.of(KEY)
+    assert memory.decision is not None
+    memory.decision = dataclasses.replace(memory.decision, batch_size=48, message="measured")
+    await world.make_pass()
+    assert world.engine.ranks["10.1.1.1"] == [48]
+    world.operator = world.start_operator()
+    await world.make_pass()
+    assert world.cluster.writes == []
+    assert world.engine.requests == ["read 10.1.1.1"]
+    assert world.status["threshold"]["batchSize"] == 48
+
+
+async def test_an_operator_with_a_newer_patch_rolls_nothing_until_the_spec_changes() -> None:
+    world = await settled()
+    world.operator = world.start_operator(NEW_PATCH)
+    await world.make_pass()
+    assert world.cluster.writes == []
+    world.change_spec(lambda it: it["engine"].update(image="sglang:0.5.24"))
+    await world.make_pass()
+    assert "apply ConfigMap llama-specpatch-bbbbbbbb" in world.cluster.writes
+    assert "apply Deployment llama" in world.cluster.writes
+    assert "delete ConfigMap llama-specpatch-aaaaaaaa" not in world.cluster.writes, "a pod still mounts it"
+    world.cluster.pods.clear()
+    world.start_pod()
+    await world.make_pass()
+    assert "delete ConfigMap llama-specpatch-aaaaaaaa" in world.cluster.writes
+
+
+async def test_a_child_that_somebody_changed_is_put_right() -> None:
+    world = await settled()
+    world.deployment["spec"]["replicas"] = 5
+    await world.make_pass()
+    assert world.cluster.writes == ["apply Deployment llama"]
+    assert world.deployment["spec"]["replicas"] == 1
+
+
+async def test_without_speculation_there_is_no_threshold_and_no_patch() -> None:
+    wanted = spec()
+    wanted["speculation"] = {"algorithm": "None"}
+    world = World(wanted)
+    await world.make_pass()
+    assert {kind for kind, _ in world.cluster.children} == {"Service", "Deployment"}
+    assert "threshold" not in world.status
+    assert world.operator.memory.measured() == ()
+
+
+async def test_switching_speculation_off_removes_its_children_once_no_pod_needs_them() -> None:
+    world = await settled()
+    world.change_spec(lambda it: it.update(speculation={"algorithm": "None"}))
+    await world.make_pass()
+    assert not [write for write in world.cluster.writes if write.startswith("delete")], "a pod could not restart"
+    world.cluster.pods.clear()
+    await world.make_pass()
+    assert {"delete ConfigMap llama-threshold", "delete ConfigMap llama-specpatch-aaaaaaaa"} <= set(
+        world.cluster.writes
+    )
+
+
+async def test_a_deleted_service_is_forgotten_and_nothing_is_written() -> None:
+    world = await settled()
+    world.cluster.services[KEY]["metadata"]["deletionTimestamp"] = "2026-01-01T12:00:00Z"
+    await world.make_pass()
+    assert world.cluster.writes == []
+    assert world.operator.memory.known() == ()
+
+
+async def test_auto_without_prometheus_says_so_and_holds_the_first_value() -> None:
+    world = World(spec(mode="Auto"))
+    world.operator = world.start_operator(metrics_configured=False)
+    await world.make_pass()
+    assert world.condition(ConditionType.METRICS_AVAILABLE)["reason"] == "NotConfigured"
+    assert world.status["threshold"]["batchSize"] == 32
+    assert names.THRESHOLD_KEY in world.child("ConfigMap", "llama-threshold")["data"]
