@@ -1,0 +1,1 @@
+"""From a spec to manifests: pure functions, no client and no clock."""
