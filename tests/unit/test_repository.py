@@ -32,7 +32,7 @@ def test_the_folder_operator_holds_no_module_of_its_own() -> None:
 
 def test_one_version_everywhere() -> None:
     namespace: dict[str, str] = {}
-    exec((ROOT / "operator/sglang_operator/__init__.py").read_text(), namespace)  # noqa: S102 - our own file
+    exec((ROOT / "operator/sglang_operator/__init__.py").read_text(), namespace)
     version = namespace["__version__"]
     assert f'version = "{version}"' in (ROOT / "pyproject.toml").read_text()
     assert f"## {version}" in (ROOT / "CHANGELOG.md").read_text()

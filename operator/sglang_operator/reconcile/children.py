@@ -81,10 +81,27 @@ async def apply_children(
         if live is not None and _is_current(live, manifest):
             continue
         try:
+            if live is None:
+                await _refuse_foreign(cluster, manifest)
             await cluster.apply(manifest)
         except ClusterError as error:
             failures.append((name, error))
     return tuple(failures)
+
+
+async def _refuse_foreign(cluster: Cluster, manifest: Manifest) -> None:
+    """Make sure that an apply, which forces conflicts, takes over nothing that belongs to somebody else."""
+    metadata = manifest["metadata"]
+    key = ServiceKey(metadata["namespace"], metadata["name"])
+    existing = await cluster.get_child(ChildKind(manifest["kind"]), key)
+    if existing is None:
+        return
+    owners = {owner["uid"] for owner in existing["metadata"].get("ownerReferences", [])}
+    if metadata["ownerReferences"][0]["uid"] not in owners:
+        raise ClusterError(
+            f"{manifest['kind']} {key} exists and does not belong to this InferenceService. "
+            "Rename the InferenceService, or delete the object if nobody needs it."
+        )
 
 
 async def delete_stale(cluster: Cluster, key: ServiceKey, rendered: Rendered, children: Children) -> None:

@@ -303,6 +303,17 @@ async def test_an_operator_with_a_newer_patch_rolls_nothing_until_the_spec_chang
     assert "delete ConfigMap llama-specpatch-aaaaaaaa" in world.cluster.writes
 
 
+async def test_an_object_of_somebody_else_is_not_taken_over() -> None:
+    world = World()
+    foreign = {"kind": "Service", "metadata": {"name": "llama", "namespace": "team", "labels": {}}, "spec": {"a": 1}}
+    world.cluster.children["Service", KEY] = foreign
+    assert await world.make_pass() == RETRY_SECONDS
+    assert world.child("Service", "llama") is foreign
+    degraded = world.condition(ConditionType.DEGRADED)
+    assert degraded["reason"] == "ApplyFailed"
+    assert "does not belong" in degraded["message"]
+
+
 async def test_a_child_that_somebody_changed_is_put_right() -> None:
     world = await settled()
     world.deployment["spec"]["replicas"] = 5
