@@ -1,0 +1,1 @@
+"""From observed facts to conditions: pure functions, no client and no clock."""
