@@ -39,16 +39,16 @@ class ApiCall:
     verbs: frozenset[str]
 
 
-_OWNED = frozenset({"get", "list", "watch", "create", "patch", "delete"})
+_OWNED = frozenset({"get", "list", "create", "patch", "delete"})
 CALLS: Final[tuple[ApiCall, ...]] = (
     ApiCall(names.GROUP, names.PLURAL, frozenset({"get", "list", "watch"})),
     ApiCall(names.GROUP, f"{names.PLURAL}/status", frozenset({"patch"})),
     # Needed where the admission plugin OwnerReferencesPermissionEnforcement is on: owner references block deletion.
     ApiCall(names.GROUP, f"{names.PLURAL}/finalizers", frozenset({"update"})),
-    ApiCall("apps", "deployments", _OWNED),
+    ApiCall("apps", "deployments", _OWNED | {"watch"}),
     ApiCall("", "services", _OWNED),
     ApiCall("", "configmaps", _OWNED),
-    ApiCall("", "pods", frozenset({"get", "list", "watch"})),
+    ApiCall("", "pods", frozenset({"list", "watch"})),
     ApiCall("", "events", frozenset({"create"})),
 )
 
