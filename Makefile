@@ -1,10 +1,10 @@
 # Every command that people and CI run. `make help` lists them.
 
-CACHE := $(or $(SGLANG_OPERATOR_CACHE),$(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/sglang-operator)
+CACHE := $(or $(SGLANG_DEV_CACHE),$(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/sglang-operator)
 VENV := $(CACHE)/venv
 PYTHON := $(VENV)/bin/python
 PYTEST := $(PYTHON) -m pytest
-export SGLANG_OPERATOR_CACHE := $(CACHE)
+export SGLANG_DEV_CACHE := $(CACHE)
 export PYTHONPATH := $(CURDIR)/operator
 export PATH := $(VENV)/bin:$(CACHE)/bin:$(PATH)
 

@@ -48,7 +48,7 @@ class Flag:
 
 def cache() -> pathlib.Path:
     base = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
-    return pathlib.Path(os.environ.get("SGLANG_OPERATOR_CACHE") or pathlib.Path(base) / "sglang-operator")
+    return pathlib.Path(os.environ.get("SGLANG_DEV_CACHE") or pathlib.Path(base) / "sglang-operator")
 
 
 def tree(release: str) -> pathlib.Path:

@@ -138,7 +138,7 @@ def programs_folder() -> pathlib.Path:
     folders = {pathlib.Path(program).parent for program in found if program}
     if all(found) and len(folders) == 1:
         return folders.pop()
-    cache = os.environ.get("SGLANG_OPERATOR_CACHE") or (
+    cache = os.environ.get("SGLANG_DEV_CACHE") or (
         f"{os.environ.get('XDG_CACHE_HOME') or pathlib.Path.home() / '.cache'}/sglang-operator"
     )
     folder = pathlib.Path(cache) / "bin"
