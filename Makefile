@@ -20,8 +20,10 @@ help: ## Show this list
 install: ## Python environment with the pinned packages (about 1 minute, once)
 	@hack/install.sh '$(VENV)'
 
-install-cluster: install ## Programs of the local cluster: Debian packages, Kubernetes, helm, Prometheus (once, about 20 minutes)
+install-cluster: install ## What the local cluster needs: Debian packages, Kubernetes, SGLang's packages (once, about 25 minutes)
 	@$(PYTHON) hack/cluster install
+	@hack/tools/build.sh '$(CACHE)/bin'
+	@$(PYTHON) hack/engine/fetch.py env
 
 check: lint types verify unit ## Lint, types, generated files, unit tests; needs no cluster (under 2 minutes)
 
@@ -44,7 +46,7 @@ test-contract: install-cluster ## Models, roles and chart against a real API ser
 
 test-engine: install ## The engine patch on real SGLang sources, every supported release
 	@$(PYTHON) hack/engine/fetch.py env
-	@$(PYTHON) hack/engine/fetch.py tree all
+	@$(PYTHON) hack/engine/fetch.py tree
 	@$(PYTEST) -q tests/engine
 
 test-cluster: install-cluster ## The whole line on a local cluster

@@ -27,7 +27,6 @@ class ThresholdSource(StrEnum):
     SPEC = "Spec"
     MEASURED = "Measured"
     EXPLORATION = "Exploration"
-    RESTORED = "Restored"
 
 
 class ThresholdStatus(ApiModel):
@@ -38,8 +37,7 @@ class ThresholdStatus(ApiModel):
     )
     source: ThresholdSource = Field(
         description="Where the value came from. `Spec`: given, or the value to start from. `Measured`: compared rates. "
-        "`Exploration`: tried, since one side had no fresh measurements. `Restored`: decided before the operator "
-        "restarted."
+        "`Exploration`: tried, since one side had no fresh measurements."
     )
     decided_at: Timestamp = Field(description="When the value was decided.")
     message: str = Field(default="", max_length=1024, description="Why, with the measured rates.")
@@ -60,8 +58,6 @@ class InferenceServiceStatus(ApiModel):
     )
     patch_digest: str | None = Field(default=None, max_length=64, description="Digest of the engine patch in use.")
     url: str | None = Field(default=None, max_length=512, description="Address of the service inside the cluster.")
-    ready: str = Field(default="Unknown", max_length=16, description="Status of the condition `Ready`.")
-    reason: str = Field(default="", max_length=128, description="Reason of the condition `Ready`.")
     threshold: ThresholdStatus | None = Field(
         default=None, description="The threshold last decided, and how far it is in force."
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sglang_operator.api.reasons import ConditionType
 from sglang_operator.api.v1alpha1 import InferenceServiceStatus, ThresholdStatus
 from sglang_operator.status.conditions import conditions
 from sglang_operator.status.events import EventLine, events
@@ -28,7 +27,6 @@ def build_status(
     give an equal status, so that an idle service causes no write.
     """
     judged = conditions(observation, previous.conditions if previous else (), generation, now)
-    summary = next(condition for condition in judged if condition.type == ConditionType.READY.value)
     replicas, ready_replicas, updated_replicas = _counts(observation, previous)
     return InferenceServiceStatus(
         observed_generation=generation,
@@ -40,8 +38,6 @@ def build_status(
         engine_release=_release(observation) or (previous.engine_release if previous else None),
         patch_digest=observation.patch_digest or (previous.patch_digest if previous else None),
         url=observation.url or (previous.url if previous else None),
-        ready=summary.status,
-        reason=summary.reason,
         threshold=_threshold(observation, previous),
         conditions=list(judged),
     )

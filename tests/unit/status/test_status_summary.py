@@ -28,12 +28,17 @@ def healthy() -> InferenceServiceStatus:
     return build_status(observation, None, 3, NOW)
 
 
+def ready(status: InferenceServiceStatus) -> tuple[str, str]:
+    condition = next(condition for condition in status.conditions if condition.type == "Ready")
+    return condition.status, condition.reason
+
+
 def test_every_field_of_a_healthy_service() -> None:
     status = healthy()
     assert (status.replicas, status.ready_replicas, status.updated_replicas) == (2, 2, 2)
     assert (status.selector, status.url) == (SELECTOR, URL)
     assert (status.revision, status.patch_digest, status.engine_release) == ("rev-a", "9b" * 32, "0.5.23")
-    assert (status.ready, status.reason, status.observed_generation) == ("True", "Available", 3)
+    assert (ready(status), status.observed_generation) == (("True", "Available"), 3)
     assert status.threshold is not None
     assert (status.threshold.batch_size, status.threshold.source) == (32, ThresholdSource.SPEC)
     assert (status.threshold.decided_at, status.threshold.synced_pods) == ("2026-03-01T12:00:00Z", 2)
@@ -79,7 +84,7 @@ def test_what_is_not_known_now_keeps_its_value() -> None:
     status = build_status(refused_spec([creating()]), before, 4, NOW)
     for field in ("revision", "url", "patch_digest", "engine_release", "threshold"):
         assert getattr(status, field) == getattr(before, field)
-    assert (status.ready, status.reason, status.observed_generation) == ("False", "InvalidSpec", 4)
+    assert (ready(status), status.observed_generation) == (("False", "InvalidSpec"), 4)
 
 
 def test_the_first_visit_of_a_refused_spec() -> None:
