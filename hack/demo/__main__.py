@@ -125,7 +125,14 @@ def judge(before: Row, rows: list[Row], tell: Narrator) -> int:
     tell.step("What happened")
     watcher = Watcher(LocalCluster(), NAMESPACE, NAME)
     columns = "custom-columns=TIME:.lastTimestamp,REASON:.reason,MESSAGE:.message"
-    events = ("get", "events", "--namespace", NAMESPACE, "--field-selector", f"involvedObject.name={NAME}")
+    events = (
+        "get",
+        "events",
+        "--namespace",
+        NAMESPACE,
+        "--field-selector",
+        f"involvedObject.kind=InferenceService,involvedObject.name={NAME}",
+    )
     tell.command("kubectl get events --sort-by .lastTimestamp")
     tell.output(watcher.cluster.kubectl(*events, "--sort-by", ".lastTimestamp", "--output", columns))
     last = rows[-1]

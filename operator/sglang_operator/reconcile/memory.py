@@ -30,6 +30,8 @@ class ServiceMemory:
     decision: Decision | None = None
     metrics: MetricsFacts | None = None
     tuner: TunerState = field(default_factory=TunerState)
+    unfinished_passes: int = 0
+    """Passes in a row that could not bring everything about."""
     read_backs: dict[str, ReadBack] = field(default_factory=dict)
     """By identity of the server process (pod uid and container id)."""
 

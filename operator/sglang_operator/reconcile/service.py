@@ -41,6 +41,8 @@ logger = logging.getLogger(__name__)
 
 RETRY_SECONDS: Final = 5.0
 """Time to the next pass while something is known to be unfinished and no event will tell of its end."""
+LONGEST_RETRY_SECONDS: Final = 30.0
+"""The time doubles up to this, so that servers that hang don't keep the workers from other services."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +83,8 @@ class ServiceReconciler:
         thresholds = await self._synchronize(memory, plan, children)
         await self._report(stored, self._observe(key, plan, children, memory, failure, thresholds))
         unsynced = plan.decision is not None and any(not pod.holds(plan.decision.batch_size) for pod in thresholds)
-        return RETRY_SECONDS if failure or unsynced else None
+        memory.unfinished_passes = memory.unfinished_passes + 1 if failure or unsynced else 0
+        return _retry_seconds(memory.unfinished_passes)
 
     def _plan(self, stored: Manifest, children: Children, memory: ServiceMemory) -> Plan:
         service: InferenceService | None = None
@@ -179,6 +182,12 @@ class ServiceReconciler:
             logger.info("%s: %s: %s", key, line.reason, line.message)
             note = EventNote(reason=line.reason, message=line.message, warning=line.warning)
             await self.cluster.record_event(stored, note)
+
+
+def _retry_seconds(unfinished_passes: int) -> float | None:
+    if not unfinished_passes:
+        return None
+    return min(LONGEST_RETRY_SECONDS, RETRY_SECONDS * 2.0 ** min(unfinished_passes - 1, 10))
 
 
 def _url(service: InferenceService) -> str:

@@ -209,6 +209,18 @@ async def test_a_server_that_says_yes_and_keeps_its_value_is_found_out() -> None
     assert "llama-0" in synced["message"]
 
 
+async def test_a_server_that_never_follows_is_asked_less_and_less_often() -> None:
+    world = await settled()
+    world.engine.deaf.add("10.1.1.1")
+    world.change_spec(lambda it: it["speculation"]["disableThreshold"].update(batchSize=4))
+    assert [await world.make_pass() for _ in range(5)] == [5.0, 10.0, 20.0, 30.0, 30.0]
+    world.engine.deaf.clear()
+    assert await world.make_pass() is None
+    world.engine.deaf.add("10.1.1.1")
+    world.change_spec(lambda it: it["speculation"]["disableThreshold"].update(batchSize=5))
+    assert await world.make_pass() == RETRY_SECONDS
+
+
 async def test_one_rank_that_differs_is_not_synced() -> None:
     world = await settled(ranks=2)
     world.clock.passed_seconds += 61
