@@ -37,12 +37,12 @@ types: install ## mypy in strict mode
 	@$(VENV)/bin/mypy hack tests
 
 unit: install ## Unit and golden tests
-	@$(PYTEST) -q tests/unit tests/golden
+	@$(PYTEST) -q -n auto --dist loadscope tests/unit tests/golden
 
 test: check test-contract test-engine test-cluster ## Everything a machine without a GPU can run
 
-test-contract: install-cluster ## Models, roles and chart against a real API server
-	@$(PYTEST) -q tests/contract tests/chart
+test-contract: install-cluster ## Models, roles and chart against a real API server; queries against a real Prometheus
+	@$(PYTEST) -q tests/contract tests/chart tests/adapters
 
 test-engine: install ## The engine patch on real SGLang sources, every supported release
 	@$(PYTHON) hack/engine/fetch.py env
