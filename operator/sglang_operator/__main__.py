@@ -26,6 +26,8 @@ def main() -> int:
     # One line for each event and each probe: the passes say what matters.
     for name in ("kopf.objects", "kopf.activities.probe", "aiohttp.access"):
         logging.getLogger(name).setLevel(logging.WARNING)
+    # It repeats each retry with the whole query; the adapter's own error says what matters.
+    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
     try:
         settings = operator_settings.from_environment()
     except ValidationError as error:
