@@ -59,7 +59,8 @@ for program in "${stale[@]}"; do
   printf '[%d/%d] building %s ... ' "$number" "${#stale[@]}" "$name"
   started=$SECONDS
   # Without cgo throughout: static binaries, and one build cache that all the programs share.
-  (cd "$here/$module" && CGO_ENABLED=0 GOWORK=off go build -mod=readonly -trimpath -tags "$tags" -ldflags "-s -w $ldflags" -o "$out/$name.new" "$package")
+  (cd "$here/$module" && CGO_ENABLED=0 GOWORK=off go build -mod=readonly -trimpath -tags "$tags" -ldflags "-s -w $ldflags" -o "$out/$name.new" "$package") \
+    2> >(grep -v '^go: downloading ' >&2)
   mv "$out/$name.new" "$out/$name"
   digest_of "$module" >"$out/.$name.stamp"
   echo "$((SECONDS - started)) s"
