@@ -22,7 +22,6 @@ install: ## Python environment with the pinned packages (about 1 minute, once)
 
 install-cluster: install ## What the local cluster needs: Debian packages, Kubernetes, SGLang's packages (once, about 25 minutes)
 	@$(PYTHON) hack/cluster install
-	@hack/tools/build.sh '$(CACHE)/bin'
 	@$(PYTHON) hack/engine/fetch.py env
 
 check: lint types verify unit ## Lint, types, generated files, unit tests; needs no cluster (under 2 minutes)
