@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""Measure what the hooks of the engine patch cost per decode step, in microseconds of CPU time.
+
+    PYTHONPATH=operator python3 hack/engine/bench_hooks.py [BATCH_SIZE…]
+
+One step is what a scheduler does: note the launch, decide, note the result (with sums published to prometheus_client
+at their usual pace). Needs prometheus_client; CPU time of the best of several rounds, so a busy machine does not count.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sglang_specpatch.runtime import hooks, threshold
+
+STEPS, ROUNDS = 4000, 7
+LABELS = {"model_name": "m", "engine_type": "unified", "tp_rank": "0", "pp_rank": "0", "moe_ep_rank": "0"}
+
+
+@dataclass
+class Request:
+    """A running request."""
+
+    finished_reason: object | None = None
+    is_retracted: bool = False
+
+
+class Decode:
+    """A decode step."""
+
+    def is_extend(self) -> bool:
+        """Never."""
+        return False
+
+
+@dataclass
+class Batch:
+    """A decode batch."""
+
+    reqs: Sequence[Request]
+    forward_mode: Decode
+    is_extend_in_batch: bool = False
+
+
+@dataclass
+class Result:
+    """The result of a step that drafted three tokens."""
+
+    num_correct_drafts: int
+    speculative_num_draft_tokens: int = 4
+
+
+@dataclass
+class Collector:
+    """Stands for SGLang's collector of metrics."""
+
+    labels: dict[str, str]
+
+
+@dataclass
+class Rank:
+    """Stands for the scheduler's parts: this rank reports."""
+
+    model_worker: object
+    metrics_collector: Collector | None
+    current_scheduler_metrics_enabled: bool = True
+
+    @property
+    def metrics_reporter(self) -> Rank:
+        """Itself."""
+        return self
+
+
+class Worker:
+    """Holds the patch."""
+
+    specpatch: hooks.SpecPatch
+
+
+def microseconds_per_step(batch_size: int, rank: Rank, patch: hooks.SpecPatch, *, overlap: bool = True) -> float:
+    """Return the CPU time of the hooks per step at one batch size, best of several rounds.
+
+    With overlap the next step is launched before the result of the last one is handled, as SGLang does by default.
+    """
+    batch = Batch([Request() for _ in range(batch_size)], Decode())
+    result, tokens = Result(batch_size), [[1, 2] for _ in range(batch_size)]
+    worker = rank.model_worker
+    best = float("inf")
+    for _ in range(ROUNDS):
+        patch.clock.idle()
+        if overlap:
+            hooks.note_forward(worker, batch)
+        began = time.thread_time()
+        for _ in range(STEPS):
+            hooks.note_forward(worker, batch)
+            patch.policy.get_steps_for_batch(batch_size)
+            hooks.note_result(rank, batch, result, tokens)
+        best = min(best, time.thread_time() - began)
+    return best / STEPS * 1e6
+
+
+def scheduler(collector: Collector | None) -> tuple[Rank, hooks.SpecPatch]:
+    """Return stand-ins with the patch active at threshold 1000."""
+    policy = threshold.ThresholdPolicy(threshold.ConfiguredSteps(3), lambda: 1000, lambda: None)
+    worker = Worker()
+    worker.specpatch = hooks.SpecPatch(policy)
+    return Rank(worker, collector), worker.specpatch
+
+
+def main() -> None:
+    """Print a line per batch size."""
+    rank, patch = scheduler(Collector(LABELS))
+    for batch_size in [int(argument) for argument in sys.argv[1:]] or [1, 8, 32, 64, 128, 256]:
+        overlapped = microseconds_per_step(batch_size, rank, patch)
+        plain = microseconds_per_step(batch_size, rank, patch, overlap=False)
+        print(f"batch {batch_size:4d}: {overlapped:5.2f} µs a step, without overlap {plain:5.2f} µs")
+
+
+if __name__ == "__main__":
+    main()

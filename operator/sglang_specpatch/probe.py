@@ -1,0 +1,294 @@
+"""Run in a fresh interpreter with the server's environment and path: prove that the patched SGLang does what it says.
+
+Not imported by the patcher: its text is handed to `python -c`. Arguments: the folder that holds the patched
+`sglang/`, the file descriptor for the verdict (JSON), and the patched members. Importing may fail, and then the
+traceback is what the parent classifies; every later check ends with a sentence of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import contextlib
+import importlib
+import importlib.util
+import io
+import json
+import logging
+import os
+import sys
+from argparse import ArgumentParser
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType, SimpleNamespace
+
+FLAG = "--speculative-disable-batch-threshold"
+FIELD = "speculative_disable_batch_threshold"
+WORKER = "sglang.srt.speculative.eagle_worker_v2"
+REQUESTS = "srt/entrypoints/http_server.py"
+RUNTIME = "sglang.srt.speculative.specpatch"
+HOOKS = ("attach", "check_request", "note_forward", "note_result", "note_idle", "add_readback", "parse_threshold")
+HANDLERS = {
+    "srt/managers/scheduler_components/internal_state.py": "SchedulerInternalStateController",
+    "srt/managers/scheduler.py": "Scheduler",
+}
+Handler = Callable[[SimpleNamespace], object]
+
+
+class Disproved(Exception):
+    """A check found the patched tree not to do what it should."""
+
+
+def require(holds: bool, sentence: str) -> None:
+    """Raise Disproved with the sentence unless it holds."""
+    if not holds:
+        raise Disproved(sentence)
+
+
+def loaded_code(member: str) -> CodeType:
+    """Return the code that the import system would run for a member: its bytecode cache included."""
+    name = "sglang." + member.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.origin is None:
+        raise Disproved(f"{name} can't be found by the import system.")
+    require(Path(spec.origin).samefile(Path(ROOT, "sglang", member)), f"{name} would be loaded from {spec.origin}.")
+    code = spec.loader.get_code(name)  # type: ignore[union-attr]
+    source = compile(Path(spec.origin).read_bytes(), spec.origin, "exec", dont_inherit=True)
+    require(code == source, f"{name} would be loaded from bytecode that is not of {spec.origin}; delete __pycache__.")
+    return source
+
+
+def inner(code: CodeType, name: str) -> CodeType:
+    """Return the one class body or function of that name inside some code."""
+    found = [part for part in code.co_consts if isinstance(part, CodeType) and part.co_name == name]
+    require(len(found) == 1, f"{code.co_name} has {len(found)} definitions of {name}, not one.")
+    return found[0]
+
+
+def check_import() -> ModuleType:
+    """Import what the server imports first, and see that it comes from the patched tree."""
+    server_args = importlib.import_module("sglang.srt.server_args")
+    where = Path(server_args.__file__ or "")
+    require(
+        where.samefile(Path(ROOT, "sglang/srt/server_args.py")),
+        f"sglang.srt.server_args was loaded from {where}, not from the patched tree in {ROOT}. "
+        "Something comes before PYTHONPATH: start in a working directory without a folder named sglang.",
+    )
+    print("server_args OK", flush=True)
+    return server_args
+
+
+def parse(parser: ArgumentParser, *arguments: str) -> tuple[object, str]:
+    """Return the parsed threshold, or None and argparse's last line."""
+    complaint = io.StringIO()
+    with contextlib.redirect_stderr(complaint):
+        try:
+            return getattr(parser.parse_args(["--model-path", "m", *arguments]), FIELD), ""
+        except SystemExit:
+            return None, complaint.getvalue().strip().splitlines()[-1]
+
+
+def check_flag(server_args: ModuleType) -> None:
+    """Parse the flag in both spellings, its default, and values that must be refused."""
+    parser = ArgumentParser(prog="launch_server")
+    server_args.ServerArgs.add_cli_args(parser)
+    for arguments, expected in (((), 0), ((FLAG, "8"), 8), ((f"{FLAG}=8",), 8), ((FLAG, "1000000"), 1_000_000)):
+        value, complaint = parse(parser, *arguments)
+        require(
+            value == expected and type(value) is int,
+            f"{' '.join(arguments) or 'no flag'} parses as {value!r}, not {expected}. {complaint}",
+        )
+    for bad in ("eight", "-1", "8.0", "1000001"):
+        value, complaint = parse(parser, f"{FLAG}={bad}")
+        require(value is None and FLAG in complaint, f"{FLAG}={bad} is not refused with a sentence (got {value!r}).")
+
+
+def check_worker(codes: dict[str, CodeType]) -> None:
+    """See the hooks in the worker class that SpeculativeAlgorithm hands out."""
+    worker = inner(codes["srt/speculative/eagle_worker_v2.py"], "EAGLEWorkerV2")
+    for method, hook in (("__init__", "attach"), ("forward_batch_generation", "note_forward")):
+        names = inner(worker, method).co_names
+        require({"specpatch", hook} <= set(names), f"EAGLEWorkerV2.{method} does not call specpatch.{hook}.")
+    choice = inner(inner(loaded_code("srt/speculative/spec_info.py"), "SpeculativeAlgorithm"), "create_worker")
+    require(
+        {WORKER, "EAGLEWorkerV2"} <= set(choice.co_names),
+        f"SpeculativeAlgorithm.create_worker does not hand out EAGLEWorkerV2 of {WORKER}.",
+    )
+
+
+def check_runtime() -> SimpleNamespace:
+    """Drive the decision at its boundaries and return a stand-in scheduler on which the patch is active."""
+    runtime = importlib.import_module(RUNTIME)
+    absent = [name for name in HOOKS if not callable(getattr(runtime, name, None))]
+    require(not absent, f"{RUNTIME} has no {', '.join(absent)}, which SGLang's files call.")
+    rules = importlib.import_module(f"{RUNTIME}.threshold")
+    hooks = importlib.import_module(f"{RUNTIME}.hooks")
+    live = SimpleNamespace(value=0)
+    policy = rules.ThresholdPolicy(rules.ConfiguredSteps(3), lambda: live.value, lambda: None)
+    for live.value, batch, steps in (
+        (0, 1, 3), (0, 10**6, 3), (1, 1, 0), (8, 1, 3), (8, 7, 3), (8, 8, 0), (8, 9, 0), (8, 7, 3),
+    ):  # fmt: skip
+        chosen = policy.get_steps_for_batch(batch)
+        require(chosen == steps, f"threshold {live.value}, batch {batch}: {chosen} draft steps, not {steps}.")
+    require(sorted(policy.candidate_steps) == [0, 3], f"prepared steps are {policy.candidate_steps}, not [0, 3].")
+    return SimpleNamespace(
+        draft_worker=SimpleNamespace(specpatch=hooks.SpecPatch(policy)),
+        max_running_requests=64,
+        ps=SimpleNamespace(pp_size=1),
+        spec_algorithm=SimpleNamespace(is_none=lambda: False, is_dspark=lambda: False, is_dflash=lambda: False),
+        metrics_reporter=SimpleNamespace(spec_total_num_forward_ct=0, spec_total_num_accept_tokens=0),
+    )
+
+
+@dataclass
+class Updates:
+    """Collects what the handler would write into the config of the scheduler."""
+
+    applied: dict[str, object] = field(default_factory=dict)
+
+    def override(self, source: str = "", **fields: object) -> None:
+        """Take the updates as the config object of newer releases does."""
+        self.applied.update(fields)
+
+
+class PlainConfig:
+    """A config object of the releases that update it by attribute writes."""
+
+    def __init__(self, updates: Updates) -> None:
+        vars(self)["updates"] = updates
+
+    def __setattr__(self, name: str, value: object) -> None:
+        vars(self)["updates"].applied[name] = value
+
+
+def handler_of(codes: dict[str, CodeType], scheduler: SimpleNamespace, updates: Updates) -> Handler:
+    """Build the live-update handler from the code that will really load, around a stand-in scheduler."""
+    member = next(path for path, owner in HANDLERS.items() if path in codes and has_handler(codes[path], owner))
+    module, owner = codes[member], HANDLERS[member]
+    quiet = SimpleNamespace(**dict.fromkeys(("info", "warning", "error"), lambda *_: None))
+    world: dict[str, object] = {
+        "__builtins__": builtins,
+        "__name__": "sglang." + member.removesuffix(".py").replace("/", "."),
+        "specpatch": importlib.import_module(RUNTIME),
+        "logger": quiet,
+        "logging": quiet,
+        "SetInternalStateReqOutput": lambda updated=None, **_: updated,
+        "get_context": lambda: updates,
+        "get_server_args": lambda: updates,
+        "get_global_server_args": lambda: PlainConfig(updates),
+        "get_parallel": lambda: SimpleNamespace(pp_size=1),
+        "msgspec_to_builtins": lambda value: value,
+    }
+    if owner == "Scheduler":
+        setter = FunctionType(inner(inner(module, owner), "set_internal_state"), world)
+        return lambda request: setter(scheduler, request)
+    world["UpdateRejected"] = type("UpdateRejected", (Exception,), {})
+    world["_override"] = FunctionType(inner(module, "_override"), world)
+    build_class = vars(builtins)["__build_class__"]
+    for name in ("_UpdateHandler", owner):
+        world[name] = build_class(FunctionType(inner(module, name), world), name)
+    made = world[owner](scheduler, False)  # type: ignore[operator]
+    setter = made.set_internal_state
+    return lambda request: setter(request)
+
+
+def has_handler(module: CodeType, owner: str) -> bool:
+    """Tell whether a class of the module knows the key of the live update."""
+    owners = [part for part in module.co_consts if isinstance(part, CodeType) and part.co_name == owner]
+    return any(FIELD in constants(part) for part in owners)
+
+
+def constants(code: CodeType) -> set[object]:
+    """Return every constant in some code, those of its functions and its constant collections included."""
+    found: set[object] = set()
+    for part in code.co_consts:
+        if isinstance(part, CodeType):
+            found |= constants(part)
+        elif isinstance(part, (tuple, frozenset)):
+            found |= set(part)
+        else:
+            found.add(part)
+    return found
+
+
+def check_live_update(codes: dict[str, CodeType], scheduler: SimpleNamespace) -> None:
+    """Send good and bad updates through the handler: a good one is written, a bad one leaves nothing behind."""
+    logging.disable(logging.CRITICAL)
+    bad_values: tuple[object, ...] = (-1, 1_000_001, 8.0, "8", True, None)
+    cases: list[tuple[dict[str, object], bool]] = [
+        ({FIELD: 8}, True),
+        ({FIELD: 0}, True),
+        ({FIELD: 1_000_000}, True),
+        *(({FIELD: bad}, False) for bad in bad_values),
+        ({FIELD: 8, "no_such_key": 1}, False),
+        ({"pp_max_micro_batch_size": 1, FIELD: -1}, False),
+    ]
+    for request, accepted in cases:
+        updates = Updates()
+        handler_of(codes, scheduler, updates)(SimpleNamespace(server_args=dict(request)))
+        expected = request if accepted else {}
+        require(updates.applied == expected, f"a live update {request} writes {updates.applied}, not {expected}.")
+
+
+def check_request(codes: dict[str, CodeType]) -> None:
+    """Send bodies through the HTTP route: what is no threshold must not reach the scheduler in another shape."""
+    forwarded: list[object] = []
+
+    async def forward(update: object) -> list[bool]:
+        forwarded.append(update)
+        return [True]
+
+    manager = SimpleNamespace(set_internal_state=forward)
+    world = {
+        "__builtins__": builtins,
+        "__name__": "http_server",
+        "specpatch": importlib.import_module(RUNTIME),
+        "_global_state": SimpleNamespace(tokenizer_manager=manager),
+    }
+    route = FunctionType(inner(codes[REQUESTS], "set_internal_state"), world)
+    bodies: tuple[tuple[object, bool], ...] = (
+        (8, True),
+        ("8", False),
+        (True, False),
+        (8.0, False),
+        (None, False),
+        (-1, False),
+    )
+    for value, passes in bodies:
+        forwarded.clear()
+        body: dict[str, object] = {"server_args": {FIELD: value}}
+
+        async def read(body: dict[str, object] = body) -> dict[str, object]:
+            return body
+
+        with contextlib.suppress(Exception):
+            asyncio.run(route(body, SimpleNamespace(json=read)))
+        require(forwarded == ([body] if passes else []), f"the request {json.dumps(body)} is passed on as {forwarded}.")
+
+
+def main() -> None:
+    """Run every check in turn; each says so on a line of its own."""
+    check_flag(check_import())
+    print("flag OK", flush=True)
+    codes = {member: loaded_code(member) for member in sys.argv[3:]}
+    check_worker(codes)
+    print("worker hook OK", flush=True)
+    check_live_update(codes, check_runtime())
+    check_request(codes)
+    print("live update OK", flush=True)
+
+
+ROOT = sys.argv[1] if __name__ == "__main__" else ""
+
+if __name__ == "__main__":
+    verdict: dict[str, str] = {}
+    try:
+        main()
+    except Disproved as disproved:
+        verdict = {"problem": str(disproved)}
+        raise SystemExit(f"import check: {disproved}") from None
+    else:
+        verdict = {"proven": "yes"}
+    finally:
+        os.write(int(sys.argv[2]), json.dumps(verdict).encode())

@@ -1,0 +1,230 @@
+"""The functions that SGLang's patched files call; one line there, the work here.
+
+`attach` puts one `SpecPatch` on the worker of a scheduler process; the other hooks find it through the worker.
+Bookkeeping never takes the server down: if it fails once, it says so in the log and stops. The decision itself is
+not guarded: a rank that decided alone would hang the others.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+
+from .counters import PUBLISH_SECONDS, Publisher, StepClock, StepSums
+from .engine import (
+    SUPPORTED_WORKER,
+    inactive_reason,
+    logger,
+    patch_identity,
+    quiet_switch_log,
+    threshold_reader,
+    trim_override_logs,
+)
+from .ports import Batch, Collector, HttpRequest, Processor, Reporter, Request, Scheduler, StepResult, Worker
+from .threshold import FIELD, ThresholdPolicy, install, refusal
+
+OFF_PATH = "ZeroStep"
+
+
+class SpecPatch:
+    """The patch in one scheduler process: the policy in force and the counters of its steps."""
+
+    def __init__(self, policy: ThresholdPolicy) -> None:
+        self.policy = policy
+        self.clock = StepClock()
+        self.sums = StepSums()
+        self.publisher: Publisher | None = None
+        self._metrics_decided = False
+        self._mode: str | None = None
+        self._next_publication = 0.0
+        self.counting = True
+
+    def ensure_publisher(self, reporter: Reporter, collector: Collector | None) -> None:
+        """Register the metrics once, on the rank that reports, if the server has metrics at all."""
+        if self._metrics_decided:
+            return
+        self._metrics_decided = True
+        if collector is not None and reporter.current_scheduler_metrics_enabled:
+            self.publisher = Publisher(collector)
+            self.publisher.off_path(OFF_PATH)
+            self.publisher.threshold(self.policy.threshold)
+
+    def result(self, now: float, drafted: bool, batch_size: int, tokens: int) -> None:
+        """Count the result of one decode step."""
+        self._count(now, self.clock.result(now), drafted, batch_size, tokens)
+
+    def batch_result(self, now: float, batch: Batch, result: StepResult, predict_tokens: list[list[int]]) -> None:
+        """Count the result of one decode step as SGLang hands it over."""
+        seconds = self.clock.result(now)
+        requests = batch.reqs
+        batch_size = len(requests)
+        if self.clock.kept_its_batch(batch_size):
+            # Each request got all its tokens: the sum that SGLang made is right.
+            tokens = result.num_correct_drafts + batch_size
+        else:
+            tokens = _output_tokens(requests, predict_tokens)
+        self._count(now, seconds, result.speculative_num_draft_tokens > 1, batch_size, tokens)
+
+    def _count(self, now: float, seconds: float | None, drafted: bool, batch_size: int, tokens: int) -> None:
+        mode = "on" if drafted else "off"
+        if seconds is not None:
+            self.sums.add(mode, batch_size, tokens, seconds)
+        if mode != self._mode:
+            if self._mode is not None and self.publisher is not None:
+                self.publisher.transition(mode)
+            self._mode = mode
+        if now >= self._next_publication:
+            self.publish(now)
+
+    def publish(self, now: float) -> None:
+        """Bring the Prometheus series up to date."""
+        self._next_publication = now + PUBLISH_SECONDS
+        sums = self.sums.take()
+        if self.publisher is not None:
+            self.publisher.threshold(self.policy.threshold)
+            self.publisher.steps(sums)
+
+    def stop_counting(self) -> None:
+        """Called with an exception at hand: say so once and don't count any more."""
+        self.counting = False
+        logger.exception("Counting speculation steps failed and is off from now on; serving goes on.")
+
+
+def attach(worker: Worker) -> None:
+    """Called at the end of the worker's adaptive set-up: put the threshold above it, if this worker can obey one.
+
+    Raises ValueError for a boot value that is no threshold (set past the command line), so the server doesn't start.
+    """
+    patch_identity()
+    read = threshold_reader()
+    problem = refusal(read())
+    if problem is not None:
+        raise ValueError(problem)
+    try:
+        reason = inactive_reason(worker)
+    except Exception as error:
+        logger.exception("Whether the speculation threshold can be obeyed is unknown; it is off.")
+        reason = f"the patch does not understand this configuration ({type(error).__name__}: {error})"
+    if reason is not None:
+        worker.specpatch_inactive_reason = reason
+        logger.warning("Speculation threshold inactive: %s", reason)
+        return
+    controller_class = import_module("sglang.srt.speculative.adaptive_runtime_state").AdaptiveController
+    policy = install(worker, read, lambda: trim_override_logs(worker), controller_class)
+    worker.specpatch = SpecPatch(policy)
+    quiet_switch_log(worker)
+    logger.info("Speculation threshold active: %s = %d, off path %s", FIELD, read(), OFF_PATH)
+
+
+def note_forward(worker: object, batch: Batch) -> None:
+    """Called at the start of each forward pass of the worker."""
+    patch = _active(worker)
+    if patch is None or not patch.counting:
+        return
+    try:
+        is_decode = not (batch.is_extend_in_batch or batch.forward_mode.is_extend())
+        patch.clock.launch(is_decode, time.perf_counter(), len(batch.reqs))
+    except Exception:
+        patch.stop_counting()
+
+
+def note_result(processor: Processor, batch: Batch, result: StepResult, predict_tokens: list[list[int]]) -> None:
+    """Called when the tokens of a decode step are on the host: one list per request of the batch."""
+    patch = _active(processor.model_worker)
+    if patch is None or not patch.counting:
+        return
+    try:
+        patch.ensure_publisher(processor.metrics_reporter, processor.metrics_collector)
+        patch.batch_result(time.perf_counter(), batch, result, predict_tokens)
+    except Exception:
+        patch.stop_counting()
+
+
+def note_idle(scheduler: Scheduler) -> None:
+    """Called on each scheduler turn without a batch."""
+    patch = _active(scheduler.draft_worker)
+    if patch is None or not patch.counting:
+        return
+    try:
+        patch.ensure_publisher(scheduler.metrics_reporter, scheduler.metrics_collector)
+        patch.clock.idle()
+        patch.publish(time.perf_counter())
+    except Exception:
+        patch.stop_counting()
+
+
+async def check_request(request: HttpRequest) -> None:
+    """Called with a live update as it came over HTTP; a value that is no threshold is answered with 400 and a sentence.
+
+    By the time the scheduler sees an update, newer releases have turned "3" into 3 and true into 1.
+    """
+    body = await request.json()
+    updates = body.get("server_args") if isinstance(body, dict) else None
+    problem = refusal(updates[FIELD]) if isinstance(updates, dict) and FIELD in updates else None
+    if problem is not None:
+        raise import_module("fastapi").HTTPException(status_code=400, detail=f"Live update refused: {problem}")
+
+
+def accepts_update(scheduler: Scheduler, updates: Mapping[str, object]) -> bool:
+    """Called with all keys of a live update before any is applied; False refuses them all."""
+    problem = _update_problem(scheduler, updates[FIELD]) if FIELD in updates else None
+    if problem is not None:
+        logger.warning("Live update refused: %s", problem)
+    return problem is None
+
+
+def update_check(scheduler: Scheduler, rejected: type[Exception]) -> Callable[[str, object], None]:
+    """Return the validator of the key for releases that keep a table of them; it raises `rejected`."""
+
+    def validate(key: str, value: object) -> None:
+        problem = _update_problem(scheduler, value)
+        if problem is not None:
+            raise rejected(f"Live update refused: {problem}")
+
+    return validate
+
+
+def add_readback(scheduler: Scheduler, state: dict[str, object]) -> None:
+    """Called with the internal state of one scheduler before it is sent: say what is in force, and who says so."""
+    worker = scheduler.draft_worker
+    patch = _active(worker)
+    generation, release = patch_identity()
+    if patch is not None:
+        state[FIELD] = patch.policy.threshold
+    state["specpatch"] = {
+        "generation": generation,
+        "release": release,
+        "active": patch is not None,
+        "inactive_reason": None if patch is not None else _why_inactive(worker),
+        "off_path": OFF_PATH if patch is not None else None,
+    }
+
+
+def _update_problem(scheduler: Scheduler, value: object) -> str | None:
+    if _active(scheduler.draft_worker) is None:
+        return f"{FIELD} has no effect on this server: {_why_inactive(scheduler.draft_worker)}"
+    return refusal(value)
+
+
+def _active(worker: object | None) -> SpecPatch | None:
+    patch = getattr(worker, "specpatch", None)
+    return patch if isinstance(patch, SpecPatch) else None
+
+
+def _why_inactive(worker: object | None) -> str:
+    if worker is None:
+        return "speculative decoding is off (no --speculative-algorithm)"
+    reason = getattr(worker, "specpatch_inactive_reason", None)
+    return reason or f"worker {type(worker).__name__} has no zero-step state (only {SUPPORTED_WORKER} has)"
+
+
+def _output_tokens(requests: Sequence[Request], predict_tokens: list[list[int]]) -> int:
+    """Count the tokens that requests will get: those that ended before this step get none of it."""
+    if [request.finished_reason for request in requests].count(None) == len(requests):
+        return sum(map(len, predict_tokens))
+    return sum(
+        len(tokens)
+        for request, tokens in zip(requests, predict_tokens, strict=True)
+        if request.finished_reason is None and not request.is_retracted
+    )

@@ -1,0 +1,279 @@
+"""The import check proves what the server will load, and its failures name the cause."""
+
+from __future__ import annotations
+
+import json
+import os
+import py_compile
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import mini_sglang
+import pytest
+
+from sglang_specpatch import __main__ as program
+from sglang_specpatch import runtime_files
+from sglang_specpatch.names import MANIFEST
+from sglang_specpatch.result import Refusal
+
+Apply = Callable[..., dict[str, str]]
+
+
+BOTH_LAYOUTS = pytest.mark.parametrize("package", ["old", "new"], indirect=True)
+
+
+@pytest.fixture
+def package(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    made = mini_sglang.write(tmp_path / "site", mini_sglang.LAYOUTS[getattr(request, "param", "old")])
+    monkeypatch.setenv("PYTHONPATH", str(made.parent))
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    return made
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def apply(package: Path, out: Path, tmp_path: Path) -> Apply:
+    def run(*options: str) -> dict[str, str]:
+        log = tmp_path / "termination-log"
+        program.main(["apply", "--to", str(out), "--termination-log", str(log), *options])
+        result: dict[str, str] = json.loads(log.read_text())
+        return result
+
+    return run
+
+
+def _edit(place: Path, old: str, new: str) -> None:
+    text = place.read_text()
+    assert old in text
+    place.write_text(text.replace(old, new))
+
+
+@BOTH_LAYOUTS
+def test_a_patched_tree_is_proven(apply: Apply, capsys: pytest.CaptureFixture[str]) -> None:
+    assert apply()["result"] == "Patched"
+    said = capsys.readouterr().out.splitlines()
+    assert [line for line in said if line.endswith("OK")] == [
+        "server_args OK",
+        "flag OK",
+        "worker hook OK",
+        "live update OK",
+    ]
+
+
+PLANTED = {
+    "the threshold off by one": (
+        "threshold.py",
+        "0 < threshold <= batch_size",
+        "0 < threshold < batch_size",
+        "draft steps",
+    ),
+    "zero stops drafting": (
+        "threshold.py",
+        "0 < threshold <= batch_size",
+        "threshold <= batch_size",
+        "threshold 0, batch 1",
+    ),
+    "booleans accepted": ("threshold.py", "type(value) is not int", "not isinstance(value, int)", "a live update"),
+    "a bad flag value accepted": (
+        "threshold.py",
+        "if not (text.isascii()",
+        "if False and not (text.isascii()",
+        "=-1 is not refused",
+    ),
+    "a bad update accepted": ("hooks.py", "return refusal(value)", "return None", "a live update"),
+    "a request not checked": (
+        "hooks.py",
+        "problem = refusal(updates[FIELD]) if",
+        "problem = None if",
+        "is passed on as",
+    ),
+    "a hook gone": ("__init__.py", "    attach,\n", "", "has no attach"),
+}
+
+
+@BOTH_LAYOUTS
+@pytest.mark.parametrize("planted", PLANTED)
+def test_an_error_planted_in_the_runtime_fails_the_check(
+    planted: str, apply: Apply, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, old, new, words = PLANTED[planted]
+    files = runtime_files.read()
+    assert old.encode() in files[name]
+    files[name] = files[name].replace(old.encode(), new.encode())
+    monkeypatch.setattr(runtime_files, "read", lambda: files)
+    result = apply()
+    assert (result["result"], result["reason"]) == ("CheckFailed", "ImportCheckFailed")
+    assert words in result["message"]
+    assert not (out / "sglang").exists(), "a tree that failed its check must not be put in place"
+
+
+def test_a_failed_check_keeps_the_tree_that_was_in_place(apply: Apply, out: Path, package: Path) -> None:
+    apply()
+    before = (out / MANIFEST).read_bytes()
+    _edit(package / "__init__.py", '"""SGLang, in small."""', "import no_such_package")
+    result = apply()
+    assert (result["reason"], result["result"]) == ("PackageMismatch", "CheckFailed")
+    assert "no_such_package" in result["message"]
+    assert (out / MANIFEST).read_bytes() == before
+    assert sorted(place.name for place in out.iterdir()) == [".specpatch-lock", "sglang", MANIFEST]
+
+
+def test_the_message_holds_the_cause_and_the_last_lines_of_the_log(apply: Apply, package: Path) -> None:
+    lines = "\n".join(f"print('line {number}')" for number in range(100))
+    _edit(
+        package / "__init__.py",
+        '"""SGLang, in small."""',
+        f"{lines}\nraise ImportError('libnuma.so.1: cannot open shared object file: No such file or directory')",
+    )
+    result = apply()
+    assert result["reason"] == "MissingSystemLibrary"
+    first, *tail = result["message"].splitlines()
+    assert "libnuma.so.1 is missing" in first
+    assert len(tail) == 20
+    assert "line 99" in tail
+    assert "line 70" not in tail
+
+
+def test_an_unrecognised_failure_shows_its_last_line(apply: Apply, package: Path) -> None:
+    _edit(package / "__init__.py", '"""SGLang, in small."""', "raise RuntimeError('odd')")
+    result = apply()
+    assert result["reason"] == "ImportCheckFailed"
+    assert "importing SGLang failed: RuntimeError: odd" in result["message"]
+
+
+def test_a_check_that_hangs_is_stopped(apply: Apply, package: Path) -> None:
+    _edit(package / "__init__.py", '"""SGLang, in small."""', "import time; time.sleep(600)")
+    assert "did not end in time" in apply("--check-timeout", "1")["message"]
+
+
+@pytest.mark.parametrize(("signal", "words"), [(9, "lack of memory"), (11, "died of signal 11")])
+def test_an_interpreter_that_dies_is_named(signal: int, words: str, apply: Apply, package: Path) -> None:
+    _edit(package / "__init__.py", '"""SGLang, in small."""', f"import os; os.kill(os.getpid(), {signal})")
+    result = apply()
+    assert result["reason"] == "ImportCheckFailed"
+    assert words in result["message"]
+
+
+def test_a_folder_in_the_working_directory_that_comes_first_fails_the_check(
+    apply: Apply, tmp_path: Path, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert apply()["result"] == "Patched"
+    mini_sglang.write(tmp_path / "work", mini_sglang.OLD_LAYOUT)
+    assert program.main(["run", "--tree", str(out), "--", "true"]) == 3
+    assert "the working directory comes first" in capsys.readouterr().out
+    assert program.main(["check", "--tree", str(out)]) == 4
+    assert "not from the patched tree" in capsys.readouterr().out
+
+
+def _plant_stale_bytecode(member: Path, old: str, new: str) -> Path:
+    """Leave a cache that the import system takes for that of the file: same time, same size."""
+    times = (member.stat().st_atime_ns, member.stat().st_mtime_ns)
+    good = member.read_text()
+    bad = good.replace(old, new)
+    assert bad != good
+    assert len(bad) == len(good)
+    member.write_text(bad)
+    os.utime(member, ns=times)
+    cached = py_compile.compile(str(member), doraise=True)
+    assert cached is not None
+    member.write_text(good)
+    os.utime(member, ns=times)
+    return Path(cached)
+
+
+def test_stale_bytecode_cannot_win(apply: Apply, out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    apply()
+    worker = out / "sglang/srt/speculative/eagle_worker_v2.py"
+    cached = _plant_stale_bytecode(worker, "specpatch.attach(self)", "specpatch.detach(self)")
+    assert program.main(["check", "--tree", str(out)]) == 4
+    assert "bytecode that is not of" in capsys.readouterr().out
+    assert apply()["result"] == "Patched"
+    assert not cached.exists()
+
+
+def test_stale_bytecode_under_a_cache_prefix_cannot_win(
+    apply: Apply, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply()
+    monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path / "cache"))
+    monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path / "cache"))
+    worker = out / "sglang/srt/speculative/eagle_worker_v2.py"
+    cached = _plant_stale_bytecode(worker, "specpatch.attach(self)", "specpatch.detach(self)")
+    assert cached.is_relative_to(tmp_path / "cache")
+    assert apply()["result"] == "Patched"
+    assert not cached.exists()
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda out: (out / MANIFEST).unlink(), "no readable manifest"),
+        (lambda out: (out / "sglang/srt/data.json").unlink(), "srt/data.json is missing"),
+        (lambda out: (out / "sglang/srt/data.json").write_text("[]"), "srt/data.json was changed"),
+        (lambda out: (out / "sglang/x.py").write_text(""), "x.py is not part of the patch"),
+        (
+            lambda out: _edit(out / MANIFEST, '"generation": 1', '"generation": 7'),
+            "generation 7, this program is generation 1",
+        ),
+    ],
+)
+def test_only_a_verified_tree_is_run(
+    damage: Callable[[Path], object], words: str, apply: Apply, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    apply()
+    damage(out)
+    assert program.main(["run", "--tree", str(out), "--", "true"]) == 3
+    assert words in capsys.readouterr().out
+
+
+def _run(out: Path, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    operator = Path(program.__file__).parents[1]
+    environment = os.environ | {"PYTHONPATH": f"{operator}{os.pathsep}{os.environ['PYTHONPATH']}"} | variables
+    arguments = [sys.executable, "-m", "sglang_specpatch", "run", "--tree", str(out), "--", *command]
+    return subprocess.run(arguments, env=environment, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_the_server_loads_the_patched_tree_and_keeps_its_path(apply: Apply, out: Path, package: Path) -> None:
+    apply()
+    served = _run(out, sys.executable, "-m", "sglang.launch_server")
+    assert served.returncode == 0, served.stdout + served.stderr
+    assert served.stdout.splitlines() == [
+        f"SGLang 0.5.16 patched, generation 1, from {out}",
+        f"serving from {out}/sglang/srt/server_args.py",
+    ]
+    shown = _run(out, sys.executable, "-c", "import os; print(os.environ['PYTHONPATH'])").stdout.splitlines()[-1]
+    operator = Path(program.__file__).parents[1]
+    assert shown.split(os.pathsep) == [str(out), str(operator), str(package.parent)]
+
+
+def test_the_exit_code_of_the_server_is_kept(apply: Apply, out: Path) -> None:
+    apply()
+    assert _run(out, sys.executable, "-c", "raise SystemExit(37)").returncode == 37
+
+
+def test_a_command_that_does_not_exist_is_refused(apply: Apply, out: Path) -> None:
+    apply()
+    done = _run(out, "no-such-program")
+    assert done.returncode == 3
+    assert "no-such-program can't be started" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_a_tree_patched_without_the_check_warns_when_run(apply: Apply, out: Path) -> None:
+    apply("--no-import-check")
+    assert "without the import check" in _run(out, sys.executable, "-c", "").stdout
+
+
+def test_a_refusal_is_raised_with_its_release(package: Path, tmp_path: Path) -> None:
+    from sglang_specpatch.gate import prove
+
+    with pytest.raises(Refusal) as caught:
+        prove(tmp_path, (), dict(os.environ), say=lambda _: None, timeout_seconds=30, release="0.5.16")
+    assert caught.value.release == "0.5.16"

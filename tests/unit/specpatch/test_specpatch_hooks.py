@@ -1,0 +1,282 @@
+"""Live updates and the read-back, through the functions that SGLang's files call."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from sglang_specpatch.runtime import engine, hooks, threshold
+from sglang_specpatch.runtime.ports import Controller
+
+FIELD = threshold.FIELD
+
+
+class Rejected(Exception):
+    """What a release raises for an update."""
+
+
+def _scheduler(live: SimpleNamespace) -> SimpleNamespace:
+    policy = threshold.ThresholdPolicy(threshold.ConfiguredSteps(3), lambda: int(live.value), lambda: None)
+    return SimpleNamespace(draft_worker=SimpleNamespace(specpatch=hooks.SpecPatch(policy)))
+
+
+@pytest.mark.parametrize("value", [0, 8, 1_000_000])
+def test_good_values_are_accepted(value: int) -> None:
+    scheduler = _scheduler(SimpleNamespace(value=0))
+    assert hooks.accepts_update(scheduler, {FIELD: value})
+    hooks.update_check(scheduler, Rejected)(FIELD, value)
+
+
+@pytest.mark.parametrize("value", [3.0, "3", True, None, -1, 10**9])
+def test_bad_values_are_refused_with_a_sentence(value: object, caplog: pytest.LogCaptureFixture) -> None:
+    scheduler = _scheduler(SimpleNamespace(value=0))
+    assert not hooks.accepts_update(scheduler, {"other": 1, FIELD: value})
+    assert f"Live update refused: {FIELD} must be" in caplog.text
+    with pytest.raises(Rejected, match=f"Live update refused: {FIELD} must be"):
+        hooks.update_check(scheduler, Rejected)(FIELD, value)
+
+
+class Request:
+    """A request with a body."""
+
+    def __init__(self, body: object) -> None:
+        self.body = body
+
+    async def json(self) -> object:
+        return self.body
+
+
+@pytest.mark.parametrize("value", [3.0, "3", True, None, -1, 10**9])
+async def test_a_request_with_a_bad_value_is_answered_with_a_sentence(
+    value: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    web = ModuleType("fastapi")
+    vars(web)["HTTPException"] = type(
+        "HTTPException", (Exception,), {"__init__": lambda self, **told: self.__dict__.update(told)}
+    )
+    monkeypatch.setitem(sys.modules, "fastapi", web)
+    with pytest.raises(vars(web)["HTTPException"]) as caught:
+        await hooks.check_request(Request({"server_args": {FIELD: value, "other": 1}}))
+    assert vars(caught.value)["status_code"] == 400
+    assert f"Live update refused: {FIELD} must be" in vars(caught.value)["detail"]
+
+
+@pytest.mark.parametrize(
+    "body", [{"server_args": {FIELD: 3}}, {"server_args": {"other": "3"}}, {"server_args": None}, [], None]
+)
+async def test_other_requests_pass(body: object) -> None:
+    await hooks.check_request(Request(body))
+
+
+def test_updates_of_other_keys_are_none_of_our_business() -> None:
+    assert hooks.accepts_update(SimpleNamespace(draft_worker=None), {"pp_max_micro_batch_size": 3})
+
+
+INACTIVE = [
+    (None, "speculative decoding is off (no --speculative-algorithm)"),
+    (SimpleNamespace(specpatch_inactive_reason="speculative_eagle_topk=4"), "speculative_eagle_topk=4"),
+    (type("NGRAMWorker", (), {})(), "worker NGRAMWorker has no zero-step state (only EAGLEWorkerV2 has)"),
+]
+
+
+@pytest.mark.parametrize(("worker", "reason"), INACTIVE)
+def test_a_server_that_can_not_obey_says_so(worker: object, reason: str) -> None:
+    scheduler = SimpleNamespace(draft_worker=worker)
+    state: dict[str, object] = {FIELD: 5}
+    hooks.add_readback(scheduler, state)
+    assert state[FIELD] == 5
+    patch = state["specpatch"]
+    assert isinstance(patch, dict)
+    assert (patch["active"], patch["inactive_reason"], patch["off_path"]) == (False, reason, None)
+    with pytest.raises(Rejected, match="has no effect on this server"):
+        hooks.update_check(scheduler, Rejected)(FIELD, 5)
+
+
+def test_the_read_back_is_the_live_value() -> None:
+    live = SimpleNamespace(value=4)
+    scheduler = _scheduler(live)
+    live.value = 9
+    state: dict[str, object] = {FIELD: 4}
+    hooks.add_readback(scheduler, state)
+    assert state[FIELD] == 9
+    assert state["specpatch"] == {
+        "generation": None,
+        "release": None,
+        "active": True,
+        "inactive_reason": None,
+        "off_path": "ZeroStep",
+    }
+
+
+def test_generation_and_release_are_those_of_the_manifest_beside_the_running_tree(tmp_path: Path) -> None:
+    place = tmp_path / "sglang/srt/speculative/specpatch"
+    place.mkdir(parents=True)
+    for source in Path(engine.__file__).parent.glob("*.py"):
+        (place / source.name).write_bytes(source.read_bytes())
+    (tmp_path / "specpatch-manifest.json").write_text('{"generation": 1, "release": "0.5.23"}')
+    spec = importlib.util.spec_from_file_location(
+        "placed", place / "__init__.py", submodule_search_locations=[str(place)]
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["placed"] = module
+    try:
+        spec.loader.exec_module(module)
+        state: dict[str, object] = {}
+        module.add_readback(SimpleNamespace(draft_worker=None), state)
+    finally:
+        for name in [name for name in sys.modules if name.split(".")[0] == "placed"]:
+            del sys.modules[name]
+    patch = state["specpatch"]
+    assert isinstance(patch, dict)
+    assert (patch["generation"], patch["release"]) == (1, "0.5.23")
+
+
+def _fake_sglang(monkeypatch: pytest.MonkeyPatch, **modules: dict[str, object]) -> None:
+    for name in ("sglang", "sglang.srt", "sglang.srt.speculative", "sglang.srt.arg_groups"):
+        package = ModuleType(name)
+        package.__path__ = []
+        monkeypatch.setitem(sys.modules, name, package)
+    for name, content in modules.items():
+        module = ModuleType(f"sglang.srt.{name.replace('__', '.')}")
+        vars(module).update(content)
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+
+
+def test_the_threshold_is_read_from_the_spec_config_of_newer_releases(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = SimpleNamespace(**{FIELD: 3})
+    _fake_sglang(monkeypatch, runtime_context={"get_spec": lambda: spec})
+    read = engine.threshold_reader()
+    assert read() == 3
+    setattr(spec, FIELD, 7)
+    assert read() == 7
+
+
+def test_the_threshold_is_read_from_the_global_arguments_of_older_releases(monkeypatch: pytest.MonkeyPatch) -> None:
+    args = SimpleNamespace(**{FIELD: 3})
+    _fake_sglang(monkeypatch, runtime_context={}, server_args={"get_global_server_args": lambda: args})
+    read = engine.threshold_reader()
+    setattr(args, FIELD, 7)
+    assert read() == 7
+
+
+def test_a_release_that_keeps_it_nowhere_stops_at_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    _fake_sglang(monkeypatch, runtime_context={}, server_args={"get_global_server_args": SimpleNamespace})
+    with pytest.raises(AttributeError, match=FIELD):
+        engine.threshold_reader()
+
+
+class EAGLEWorkerV2:
+    """A worker by its name."""
+
+    def __init__(self, **arguments: object) -> None:
+        self.adaptive_controller: Controller | None = None
+        self.speculative_num_steps = 3
+        self.server_args: object = SimpleNamespace(**{"pp_size": 1, **arguments})
+        self.specpatch: object = None
+        self.specpatch_inactive_reason = ""
+
+
+def _supported(monkeypatch: pytest.MonkeyPatch, reason: str | None = None, value: object = 4) -> None:
+    _fake_sglang(
+        monkeypatch,
+        runtime_context={"get_spec": lambda: SimpleNamespace(**{FIELD: value})},
+        speculative__adaptive_spec_params={"adaptive_unsupported_reason": lambda _: reason},
+        speculative__adaptive_runtime_state={"AdaptiveController": lambda worker, _: SimpleNamespace(params=None)},
+    )
+
+
+def test_attaching_gives_the_worker_its_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    _supported(monkeypatch)
+    worker = EAGLEWorkerV2()
+    hooks.attach(worker)
+    assert isinstance(worker.specpatch, hooks.SpecPatch)
+    assert worker.specpatch.policy.threshold == 4
+    assert worker.adaptive_controller is not None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sglangs_reason", "expected"),
+    [
+        ({}, "speculative_eagle_topk=4 (only topk=1 is supported)", "speculative_eagle_topk=4"),
+        ({}, "attention DP is not supported", "attention DP"),
+        ({"pp_size": 2}, None, "pp_size=2"),
+        ({"enable_lora": True}, None, "enable_lora=True"),
+        ({"enable_hisparse": True}, None, "enable_hisparse=True"),
+    ],
+)
+def test_what_can_not_obey_stays_as_it_was(
+    arguments: dict[str, object], sglangs_reason: str | None, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _supported(monkeypatch, sglangs_reason)
+    worker = EAGLEWorkerV2(**arguments)
+    hooks.attach(worker)
+    assert worker.adaptive_controller is None
+    state: dict[str, object] = {}
+    hooks.add_readback(SimpleNamespace(draft_worker=worker), state)
+    patch = state["specpatch"]
+    assert isinstance(patch, dict)
+    assert expected in patch["inactive_reason"]
+
+
+def test_a_configuration_that_is_not_understood_is_inactive_and_serving_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    _supported(monkeypatch)
+    worker = EAGLEWorkerV2()
+    worker.server_args = object()
+    monkeypatch.setitem(
+        vars(sys.modules["sglang.srt.speculative.adaptive_spec_params"]),
+        "adaptive_unsupported_reason",
+        lambda args: args.x,
+    )
+    hooks.attach(worker)
+    assert worker.adaptive_controller is None
+    assert "AttributeError" in worker.specpatch_inactive_reason
+    assert "it is off" in caplog.text
+
+
+def test_another_worker_class_is_inactive(monkeypatch: pytest.MonkeyPatch) -> None:
+    _supported(monkeypatch)
+    worker = type("StandaloneWorkerV2", (EAGLEWorkerV2,), {})()
+    hooks.attach(worker)
+    assert worker.adaptive_controller is None
+    assert "StandaloneWorkerV2" in worker.specpatch_inactive_reason
+
+
+def test_a_boot_value_that_is_no_threshold_stops_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    _supported(monkeypatch, value="8")
+    with pytest.raises(ValueError, match="must be a whole number, got '8'"):
+        hooks.attach(EAGLEWorkerV2())
+
+
+def test_the_log_of_overrides_does_not_grow_and_replays_to_the_same_config(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[tuple[str, dict[str, int]]] = [("load", {"max_total_num_tokens": number}) for number in range(3)]
+    _fake_sglang(monkeypatch, runtime_context={"get_context": lambda: SimpleNamespace(_overrides_log=log)})
+    worker = EAGLEWorkerV2()
+    expected: dict[str, int] = {}
+    for number in range(1000):
+        engine.trim_override_logs(worker)
+        entry = {"speculative_num_steps": number % 2, "speculative_num_draft_tokens": number}
+        log.append(("adaptive_spec.restore", entry))
+        if number % 7 == 0:
+            log.append(("update_server_args", {FIELD: number}))
+        if number == 500:
+            log.append(("other", {"speculative_num_steps": 9, "pp_max_micro_batch_size": 4}))
+    engine.trim_override_logs(worker)
+    for _, fields in log:
+        expected.update(fields)
+    assert len(log) <= 64
+    assert [entry for entry in log if entry[0] == "load"] == [("load", {"max_total_num_tokens": n}) for n in range(3)]
+    assert expected == {
+        "max_total_num_tokens": 2,
+        "speculative_num_steps": 1,
+        "speculative_num_draft_tokens": 999,
+        "pp_max_micro_batch_size": 4,
+        FIELD: 994,
+    }
