@@ -53,8 +53,6 @@ STATUS = InferenceServiceStatus(
     engine_release="0.5.23",
     patch_digest="f" * 64,
     url="http://case.default.svc:30000",
-    ready="False",
-    reason="Starting",
     threshold=ThresholdStatus(
         batch_size=32, source=ThresholdSource.SPEC, decided_at=NOW, message="The value to start from.", synced_pods=1
     ),
