@@ -149,19 +149,19 @@ async def test_health_at_once_where_the_pod_asks_for_that(start: Starter) -> Non
 
 async def test_the_rest_waits_in_the_queue(start: Starter) -> None:
     engine = await start(max_running_requests=4)
-    tasks = [asyncio.create_task(engine.post("/generate", generation(100))) for _ in range(10)]
+    tasks = [asyncio.create_task(engine.post("/generate", generation(200))) for _ in range(10)]
 
-    async def six_wait() -> bool:
-        return await engine.sample("sglang:num_queue_reqs") == 6
+    async def four_run_and_six_wait() -> bool:
+        waiting = await engine.sample("sglang:num_queue_reqs")
+        return (waiting, await engine.sample("sglang:num_running_reqs")) == (6, 4)
 
-    await eventually(six_wait)
-    assert await engine.sample("sglang:num_running_reqs") == 4
+    await eventually(four_run_and_six_wait)
     assert (await engine.post("/flush_cache", {}))[0] == 400
     async with asyncio.timeout(20):
         answers = await asyncio.gather(*tasks)
     assert {status for status, _ in answers} == {200}
     assert await engine.sample("sglang:num_queue_reqs") == await engine.sample("sglang:num_running_reqs") == 0
-    assert await engine.sample("sglang:generation_tokens_total") == 1000
+    assert await engine.sample("sglang:generation_tokens_total") == 2000
     assert await engine.sample("sglang:num_requests_total") == 10
     assert (await engine.post("/flush_cache", {}))[0] == 200
 
