@@ -108,9 +108,9 @@ def environment() -> Path:
         if stamp.is_file() and stamp.read_text().strip() == digest:
             print(f"engine packages: already in {target}")
             return target
-        print(f"engine packages: installing {REQUIREMENTS.name} into {target} (6 GB)", flush=True)
+        print(f"engine packages: installing {REQUIREMENTS.name} into {target} (6 GB, about 3 minutes)", flush=True)
         partial = fresh(target.with_name("engine-env.partial"))
-        run([*PIP, "install", *TARGET, "--no-compile", "--target", str(partial), "-r", str(REQUIREMENTS)])
+        run([*PIP, "install", "--quiet", *TARGET, "--no-compile", "--target", str(partial), "-r", str(REQUIREMENTS)])
         (partial / STAMP).write_text(digest + "\n")
         if target.exists():
             shutil.rmtree(target)
