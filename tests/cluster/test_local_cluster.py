@@ -280,7 +280,10 @@ def test_logs_exec_and_port_forward(running: Running, probes: str) -> None:
     assert "answered" in running.cluster.kubectl("logs", "-n", probes, "probe-1")
     assert in_pod(running, probes, "probe-1", "print(6 * 7)") == "42"
     argv = [*COMMAND, "exec", "--name", NAME, "--", "kubectl", "port-forward", "-n", probes, "service/probe", ":80"]
-    forward = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+    # A shell ignores SIGINT for what it runs in the background, and whatever that starts inherits it.
+    forward = subprocess.Popen(
+        argv, stdout=subprocess.PIPE, text=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
+    )
     try:
         assert forward.stdout is not None
         port = forward.stdout.readline().split("127.0.0.1:")[1].split()[0]
