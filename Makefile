@@ -46,7 +46,7 @@ test-contract: install-cluster ## Models, roles and chart against a real API ser
 test-engine: install ## The engine patch on real SGLang sources, every supported release
 	@$(PYTHON) hack/engine/fetch.py env
 	@$(PYTHON) hack/engine/fetch.py tree
-	@$(PYTEST) -q tests/engine
+	@$(PYTEST) -q -n auto --dist loadscope tests/engine
 
 test-cluster: install-cluster ## The whole line on a local cluster
 	@$(PYTEST) -q tests/cluster
