@@ -20,7 +20,7 @@ help: ## Show this list
 install: ## Python environment with the pinned packages (about 1 minute, once)
 	@hack/install.sh '$(VENV)'
 
-install-cluster: install ## What the local cluster needs: Debian packages, Kubernetes, SGLang's packages (once, about 25 minutes)
+install-cluster: install ## What the local cluster needs: Debian packages, Kubernetes, SGLang's packages (once, about 35 minutes)
 	@$(PYTHON) hack/cluster install
 	@$(PYTHON) hack/engine/fetch.py env
 
