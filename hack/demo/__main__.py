@@ -45,7 +45,7 @@ def main() -> int:
         install(cluster, tell)
         watcher = deploy_service(cluster, tell)
         before, rows = drive(watcher, tell)
-        verdict = judge(before, rows, tell)
+        verdict = judge(watcher, before, rows, tell)
     except (AssertionError, CommandFailed) as error:
         tell.step(f"The demo failed: {error}")
         return 1
@@ -120,10 +120,9 @@ def drive(watcher: Watcher, tell: Narrator) -> tuple[Row, list[Row]]:
     return before, rows
 
 
-def judge(before: Row, rows: list[Row], tell: Narrator) -> int:
+def judge(watcher: Watcher, before: Row, rows: list[Row], tell: Narrator) -> int:
     """Say what was shown, and whether it is what was promised; returns the exit code."""
     tell.step("What happened")
-    watcher = Watcher(LocalCluster(), NAMESPACE, NAME)
     columns = "custom-columns=TIME:.lastTimestamp,REASON:.reason,MESSAGE:.message"
     events = (
         "get",

@@ -18,10 +18,12 @@ from kubernetes.aio.client import ApiClient, Configuration
 import apiserver
 from sglang_operator.adapters.clock import SystemClock
 from sglang_operator.adapters.kube import CALLS, ApiCall, KubernetesCluster
-from sglang_operator.adapters.ports import ChildKind, EventNote
+from sglang_operator.adapters.ports import ChildKind
 from sglang_operator.api import names
 from sglang_operator.api.names import ServiceKey
+from sglang_operator.api.reasons import EventReason
 from sglang_operator.errors import ClusterForbidden
+from sglang_operator.status.summary import EventLine
 
 ACCOUNT = "sglang-operator"
 PATHS = {
@@ -203,7 +205,7 @@ async def test_operator_does_its_work_with_these_rights(installed: Installed) ->
             await cluster.delete_child(kind, key)
         await cluster.list_pods(key)
         await cluster.apply_status(key, OBSERVED)
-        await cluster.record_event(made, EventNote(reason="Ready", message="ready"))
+        await cluster.record_event(made, EventLine(reason=EventReason.READY, message="ready"))
         with pytest.raises(ClusterForbidden):
             await cluster._request("GET", f"api/v1/namespaces/{key.namespace}/secrets")
         with pytest.raises(ClusterForbidden):

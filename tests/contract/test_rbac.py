@@ -13,12 +13,14 @@ from helmchart import RELEASE, Manifest, Values, find, render
 from kubernetes.aio.client import ApiClient
 
 from sglang_operator.adapters.kube import CALLS, KubernetesCluster
-from sglang_operator.adapters.ports import ChildKind, EventNote
+from sglang_operator.adapters.ports import ChildKind
 from sglang_operator.api import names
 from sglang_operator.api.names import ServiceKey
+from sglang_operator.api.reasons import EventReason
 from sglang_operator.handlers.heartbeat import Heartbeat
 from sglang_operator.handlers.registry import build_registry
 from sglang_operator.reconcile.queue import WorkQueue
+from sglang_operator.status.summary import EventLine
 
 Right = tuple[str, str, str]
 """API group, resource with its subresource, verb."""
@@ -106,7 +108,7 @@ async def everything_that_the_adapter_does(recorder: Recorder) -> None:
         await cluster.delete_child(kind, key)
     await cluster.list_pods(key)
     await cluster.apply_status(key, {})
-    await cluster.record_event({"metadata": metadata}, EventNote(reason="Ready", message="ready"))
+    await cluster.record_event({"metadata": metadata}, EventLine(reason=EventReason.READY, message="ready"))
 
 
 def test_each_declared_call_is_made() -> None:

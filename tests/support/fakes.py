@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sglang_operator.adapters.ports import ChildKind, EngineAddress, EngineState, EventNote
+from sglang_operator.adapters.ports import ChildKind, EngineAddress, EngineState
 from sglang_operator.api import names
 from sglang_operator.api.names import ServiceKey
 from sglang_operator.errors import ClusterError, EngineError, MetricsError
+from sglang_operator.status.summary import EventLine
 from sglang_operator.tuning.samples import MetricsSnapshot
 
 Manifest = dict[str, Any]
@@ -41,7 +42,7 @@ class FakeCluster:
     children: dict[tuple[str, ServiceKey], Manifest] = field(default_factory=dict)
     pods: dict[ServiceKey, Manifest] = field(default_factory=dict)
     writes: list[str] = field(default_factory=list)
-    notes: list[EventNote] = field(default_factory=list)
+    notes: list[EventLine] = field(default_factory=list)
     refuse: dict[str, ClusterError] = field(default_factory=dict)
 
     async def get_service(self, key: ServiceKey) -> Manifest | None:
@@ -82,7 +83,7 @@ class FakeCluster:
         self.writes.append(f"status {key.name}")
         self.services[key]["status"] = copy.deepcopy(status)
 
-    async def record_event(self, service: Manifest, note: EventNote) -> None:
+    async def record_event(self, service: Manifest, note: EventLine) -> None:
         self.notes.append(note)
 
 

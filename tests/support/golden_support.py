@@ -41,7 +41,6 @@ class GoldenCase:
             name=manifest["metadata"]["name"],
             uid=UID,
             generation=1,
-            deleting=False,
             spec=parse_spec(manifest["spec"]),
         )
         declared = service.spec.speculation.disable_threshold.batch_size

@@ -59,7 +59,6 @@ def service(
         name=name,
         uid=UID,
         generation=1,
-        deleting=False,
         spec=parse_spec(spec(changes, speculates=speculates)),
     )
 

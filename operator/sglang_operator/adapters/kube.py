@@ -17,11 +17,12 @@ import aiohttp
 from kubernetes.aio import config as kubernetes_config
 from kubernetes.aio.client import ApiClient, Configuration
 
-from sglang_operator.adapters.ports import ChildKind, Clock, EventNote
+from sglang_operator.adapters.ports import ChildKind, Clock
 from sglang_operator.api import names
 from sglang_operator.api.names import ServiceKey
 from sglang_operator.api.v1alpha1 import Manifest
 from sglang_operator.errors import ClusterConflict, ClusterError, ClusterForbidden
+from sglang_operator.status.summary import EventLine
 
 logger = logging.getLogger(__name__)
 
@@ -141,7 +142,7 @@ class KubernetesCluster:
         }
         await self._apply(f"{_service_path(key)}/status", body, names.FIELD_MANAGER_STATUS)
 
-    async def record_event(self, service: Manifest, note: EventNote) -> None:
+    async def record_event(self, service: Manifest, note: EventLine) -> None:
         """Record an event about an InferenceService; failures are logged, never raised."""
         metadata = service["metadata"]
         now = self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")

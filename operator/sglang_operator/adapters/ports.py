@@ -9,6 +9,7 @@ from typing import Protocol
 
 from sglang_operator.api.names import ServiceKey
 from sglang_operator.api.v1alpha1 import Manifest
+from sglang_operator.status.summary import EventLine
 from sglang_operator.tuning.samples import MetricsSnapshot
 
 
@@ -18,15 +19,6 @@ class ChildKind(StrEnum):
     DEPLOYMENT = "Deployment"
     SERVICE = "Service"
     CONFIG_MAP = "ConfigMap"
-
-
-@dataclass(frozen=True, kw_only=True)
-class EventNote:
-    """One line for `kubectl describe`. `warning`: something a person may have to act on."""
-
-    reason: str
-    message: str
-    warning: bool = False
 
 
 class Cluster(Protocol):
@@ -64,7 +56,7 @@ class Cluster(Protocol):
         """Server-side apply the status of an InferenceService as the status field manager."""
         ...
 
-    async def record_event(self, service: Manifest, note: EventNote) -> None:
+    async def record_event(self, service: Manifest, note: EventLine) -> None:
         """Record an event about an InferenceService; failures are logged, never raised."""
         ...
 

@@ -405,9 +405,7 @@ class InferenceService(ApiModel):
     name: str
     uid: str
     generation: int
-    deleting: bool
     spec: InferenceServiceSpec
-    status: InferenceServiceStatus | None = None
 
     @property
     def key(self) -> names.ServiceKey:

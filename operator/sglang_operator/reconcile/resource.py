@@ -19,9 +19,7 @@ def read_resource(stored: Manifest) -> InferenceService:
         name=metadata["name"],
         uid=metadata["uid"],
         generation=metadata["generation"],
-        deleting="deletionTimestamp" in metadata,
         spec=parse_spec(stored.get("spec", {})),
-        status=previous_status(stored),
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from sglang_operator.adapters.ports import ChildKind, Clock, Cluster, EventNote
+from sglang_operator.adapters.ports import ChildKind, Clock, Cluster
 from sglang_operator.api import names
 from sglang_operator.api.decision import Decision
 from sglang_operator.api.names import ServiceKey
@@ -180,8 +180,7 @@ class ServiceReconciler:
         await self.cluster.apply_status(key, current.model_dump(mode="json", by_alias=True, exclude_none=True))
         for line in events(previous, current):
             logger.info("%s: %s: %s", key, line.reason, line.message)
-            note = EventNote(reason=line.reason, message=line.message, warning=line.warning)
-            await self.cluster.record_event(stored, note)
+            await self.cluster.record_event(stored, line)
 
 
 def _retry_seconds(unfinished_passes: int) -> float | None:

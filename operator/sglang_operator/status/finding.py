@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sglang_operator.api.reasons import Reason
+from sglang_operator.status.patchresult import PATCH_REASONS
 from sglang_operator.status.verdict import Wording
 
 
@@ -20,22 +21,7 @@ class Finding:
     wording: Wording = Wording.EXACT
 
 
-PATCH_FAILURES = frozenset(
-    {
-        Reason.UNSUPPORTED_SOURCE,
-        Reason.UNSUPPORTED_WORKER,
-        Reason.SOURCE_NOT_FOUND,
-        Reason.SOURCE_NOT_WRITABLE,
-        Reason.UNKNOWN_PATCH_STATE,
-        Reason.IMPORT_CHECK_FAILED,
-        Reason.IMPORT_CHECK_OOM_KILLED,
-        Reason.TORCH_ABI_MISMATCH,
-        Reason.MISSING_SYSTEM_LIBRARY,
-        Reason.NO_GPU_VISIBLE,
-        Reason.PACKAGE_MISMATCH,
-        Reason.NO_SPACE,
-    }
-)
+PATCH_FAILURES = PATCH_REASONS | {Reason.IMPORT_CHECK_OOM_KILLED}
 """Reasons with which the patch container fails."""
 
 _MOST_TELLING_FIRST = (

@@ -25,7 +25,7 @@ from sglang_operator.status.text import LOG_TAIL_BYTES, clean, one_line, paragra
 
 RELEASE_LETTERS = 64
 
-_PATCH_REASONS = frozenset(
+PATCH_REASONS = frozenset(
     {
         Reason.UNSUPPORTED_SOURCE,
         Reason.UNSUPPORTED_WORKER,
@@ -40,6 +40,7 @@ _PATCH_REASONS = frozenset(
         Reason.NO_SPACE,
     }
 )
+"""Reasons that the patch itself gives for its failure."""
 _BY_EXIT_CODE = {
     3: Reason.UNSUPPORTED_SOURCE,
     4: Reason.IMPORT_CHECK_FAILED,
@@ -107,7 +108,7 @@ def _success(report: _Report | None) -> PatchResult:
 
 def _refusal(exit_code: int, report: _Report) -> PatchResult:
     fallback = _BY_EXIT_CODE.get(exit_code, Reason.UNKNOWN_PATCH_STATE)
-    known = report.reason in _PATCH_REASONS
+    known = report.reason in PATCH_REASONS
     prefix = "" if known or not report.reason else f"{report.reason}: "
     said = prefix + (report.message or "The patch container gave no cause.")
     return PatchResult(
