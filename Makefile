@@ -10,7 +10,7 @@ export PATH := $(VENV)/bin:$(CACHE)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
 .PHONY: help install install-cluster check lint types unit test test-contract test-engine test-cluster demo \
-	generate verify cluster-up cluster-down lock
+	generate verify cluster-up cluster-down releases releases-check lock
 
 help: ## Show this list
 	@printf 'Usage: make TARGET\n\n'
@@ -65,6 +65,12 @@ cluster-up: install-cluster ## Start the local cluster
 
 cluster-down: install ## End the local cluster and remove its traces
 	@$(PYTHON) hack/cluster down
+
+releases: install ## Patch every SGLang release of the package index, write docs/engine-releases.md (about 5 minutes)
+	@PYTHONPATH=$(CURDIR)/operator:$(CURDIR)/hack $(PYTHON) -m engine.releases
+
+releases-check: install ## Fail if the index has a SGLang release that is not known, or the page would differ
+	@PYTHONPATH=$(CURDIR)/operator:$(CURDIR)/hack $(PYTHON) -m engine.releases --check
 
 lock: install ## Resolve the Python packages anew into requirements/
 	@hack/lock.sh '$(VENV)'

@@ -4,19 +4,22 @@
     PYTHONPATH=operator python3 hack/engine/bench_hooks.py [BATCH_SIZE…]
 
 One step is what a scheduler does: note the launch, decide, note the result (with sums published to prometheus_client
-at their usual pace). Needs prometheus_client; CPU time of the best of several rounds, so a busy machine does not count.
+at their usual pace). The decision is shown alone, too, with the cost of probing in it. The live settings are constants
+here; reading them from SGLang's config comes on top. Needs prometheus_client; CPU time of the best of several rounds,
+so a busy machine does not count.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from sglang_specpatch.runtime import hooks, threshold
+from sglang_specpatch.runtime import hooks, probing, threshold
 
 STEPS, ROUNDS = 4000, 7
+PERMILLE = 5
 LABELS = {"model_name": "m", "engine_type": "unified", "tp_rank": "0", "pp_rank": "0", "moe_ep_rank": "0"}
 
 
@@ -88,23 +91,46 @@ def microseconds_per_step(batch_size: int, rank: Rank, patch: hooks.SpecPatch, *
     batch = Batch([Request() for _ in range(batch_size)], Decode())
     result, tokens = Result(batch_size), [[1, 2] for _ in range(batch_size)]
     worker = rank.model_worker
-    best = float("inf")
-    for _ in range(ROUNDS):
+
+    def begin() -> None:
         patch.clock.idle()
         if overlap:
             hooks.note_forward(worker, batch)
+
+    def step() -> None:
+        hooks.note_forward(worker, batch)
+        patch.policy.get_steps_for_batch(batch_size)
+        hooks.note_result(rank, batch, result, tokens)
+
+    return _best(step, begin)
+
+
+def microseconds_per_decision(patch: hooks.SpecPatch, batch_size: int) -> float:
+    """Return the CPU time of one decision of the policy, probing included."""
+    return _best(lambda: patch.policy.get_steps_for_batch(batch_size))
+
+
+def microseconds_per_probe_decision(batch_size: int) -> float:
+    """Return the CPU time of deciding whether one step is a probe."""
+    schedule = probing.ProbeSchedule()
+    return _best(lambda: schedule.probes(1000, PERMILLE, batch_size))
+
+
+def _best(step: Callable[[], object], begin: Callable[[], object] = lambda: None) -> float:
+    best = float("inf")
+    for _ in range(ROUNDS):
+        begin()
         began = time.thread_time()
         for _ in range(STEPS):
-            hooks.note_forward(worker, batch)
-            patch.policy.get_steps_for_batch(batch_size)
-            hooks.note_result(rank, batch, result, tokens)
+            step()
         best = min(best, time.thread_time() - began)
     return best / STEPS * 1e6
 
 
 def scheduler(collector: Collector | None) -> tuple[Rank, hooks.SpecPatch]:
-    """Return stand-ins with the patch active at threshold 1000."""
-    policy = threshold.ThresholdPolicy(threshold.ConfiguredSteps(3), lambda: 1000, lambda: None)
+    """Return stand-ins with the patch active at threshold 1000, one step in 200 a probe."""
+    live = threshold.LiveSettings(lambda: 1000, lambda: PERMILLE)
+    policy = threshold.ThresholdPolicy(threshold.ConfiguredSteps(3), live, lambda: None)
     worker = Worker()
     worker.specpatch = hooks.SpecPatch(policy)
     return Rank(worker, collector), worker.specpatch
@@ -116,7 +142,11 @@ def main() -> None:
     for batch_size in [int(argument) for argument in sys.argv[1:]] or [1, 8, 32, 64, 128, 256]:
         overlapped = microseconds_per_step(batch_size, rank, patch)
         plain = microseconds_per_step(batch_size, rank, patch, overlap=False)
-        print(f"batch {batch_size:4d}: {overlapped:5.2f} µs a step, without overlap {plain:5.2f} µs")
+        decision, probe = microseconds_per_decision(patch, batch_size), microseconds_per_probe_decision(batch_size)
+        print(
+            f"batch {batch_size:4d}: {overlapped:5.2f} µs a step, without overlap {plain:5.2f} µs; "
+            f"of these the decision {decision:5.2f} µs, in it whether to probe {probe:5.2f} µs"
+        )
 
 
 if __name__ == "__main__":

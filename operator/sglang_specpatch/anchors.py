@@ -66,6 +66,11 @@ def is_self_attribute(node: ast.AST, name: str) -> bool:
     )
 
 
+def is_name(node: ast.AST | None, name: str) -> bool:
+    """Tell whether the node is that plain name."""
+    return isinstance(node, ast.Name) and node.id == name
+
+
 def same_function(found: ast.FunctionDef, expected_source: str) -> bool:
     """Tell whether a function's code equals the expected source; docstrings and annotations don't count."""
     expected = ast.parse(expected_source).body[0]

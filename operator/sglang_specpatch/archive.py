@@ -1,9 +1,14 @@
-"""Pack this package into one executable file, the same bytes for the same sources wherever it is built."""
+"""Pack this package into one executable file, the same bytes for the same sources wherever it is built.
+
+`python3 -m sglang_specpatch.archive specpatch.pyz` writes it.
+"""
 
 from __future__ import annotations
 
+import argparse
 import io
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 _SHEBANG = b"#!/usr/bin/env python3\n"
@@ -26,3 +31,16 @@ def build() -> bytes:
             entry.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(entry, data)
     return _SHEBANG + packed.getvalue()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Write the archive to the file that is named."""
+    parser = argparse.ArgumentParser(prog="python3 -m sglang_specpatch.archive", description="Pack the patch program.")
+    parser.add_argument("file", type=Path, help="for example specpatch.pyz")
+    options = parser.parse_args(arguments)
+    options.file.write_bytes(build())
+    options.file.chmod(0o755)
+
+
+if __name__ == "__main__":
+    main()

@@ -15,7 +15,9 @@ from .result import Reason
 
 _EXCEPTION = re.compile(r"^\s*(?:[A-Za-z_][\w.]*\.)?(?P<kind>[A-Z]\w*(?:Error|Exception|Exit|Warning|NotFound))(?::|$)")
 _DRIVER = re.compile(r"lib(?:cuda|nvidia-ml|nvcuvid)\.so")
+_CUDA_SYMBOL = re.compile(r"nccl|nvJitLink|cublas|cudnn|cusparse|cufft|cusolver")
 _TORCH_SYMBOL = re.compile(r"c10|at4|_ZN2at|_ZNK2at|torch|aoti", re.IGNORECASE)
+_LINE_CHARACTERS = 1000
 _OWN = frozenset({"sglang"})
 
 
@@ -38,12 +40,59 @@ def _library(match: re.Match[str]) -> Cause:
 
 
 def _symbol(match: re.Match[str]) -> Cause | None:
-    if not _TORCH_SYMBOL.search(match["symbol"]):
-        return None
+    file, symbol, torch = match["file"].strip() or "unknown file", match["symbol"], _version("torch")
+    if _CUDA_SYMBOL.search(symbol):
+        return Cause(
+            Reason.PACKAGE_MISMATCH,
+            f"CUDA libraries of different versions are mixed: {file} needs {symbol}, which the one loaded here lacks. "
+            f"Install the nvidia packages that torch {torch} asks for.",
+        )
+    if _TORCH_SYMBOL.search(symbol):
+        return _other_torch(f"{file}, undefined symbol {symbol}")
+    return None
+
+
+def _operator(match: re.Match[str]) -> Cause:
+    return _other_torch(f"{match['package']}, {match.group(0).strip()}")
+
+
+def _other_torch(detail: str) -> Cause:
     return Cause(
         Reason.TORCH_ABI_MISMATCH,
-        f"A compiled extension ({match['file'].strip() or 'unknown file'}) was built for another torch: undefined "
-        f"symbol {match['symbol']}, torch here is {_version('torch')}. Install the builds made for this torch.",
+        f"A compiled extension was built for another torch than the {_version('torch')} here: {detail}. Install the "
+        "builds made for this torch.",
+    )
+
+
+def _old_library(match: re.Match[str]) -> Cause:
+    return Cause(
+        Reason.MISSING_SYSTEM_LIBRARY,
+        f"The system library {match['name']} of the image is too old: {match['by']} needs {match['version']}. Use an "
+        "image with a newer distribution, or builds made for this one.",
+    )
+
+
+def _no_space(match: re.Match[str]) -> Cause:
+    return Cause(
+        Reason.NO_SPACE,
+        f"SGLang found no space while it was imported: {match.group(0).strip()}. Give the volume of its caches more "
+        "room.",
+    )
+
+
+def _denied(match: re.Match[str]) -> Cause:
+    return Cause(
+        Reason.SOURCE_NOT_WRITABLE,
+        f"SGLang may not write while it is imported: {match.group(0).strip()}. Point HOME and the cache variables to a "
+        "writable volume.",
+    )
+
+
+def _nameless(match: re.Match[str]) -> Cause:
+    return Cause(
+        Reason.IMPORT_CHECK_FAILED,
+        f"User {match['uid']} has no entry in the image's passwd file, and something asks for its name. Set the "
+        "environment variables USER and HOME.",
     )
 
 
@@ -70,6 +119,18 @@ def _module(match: re.Match[str]) -> Cause | None:
     return None if package in _OWN else _mismatch(package, f"module {match['package']} is not there")
 
 
+def _requirement(match: re.Match[str]) -> Cause:
+    return _mismatch(match["package"], f"{match['wanted']} is asked for")
+
+
+def _cpu_build(match: re.Match[str]) -> Cause:
+    return _mismatch("torch", "it is a build without CUDA")
+
+
+def _numpy(match: re.Match[str]) -> Cause:
+    return _mismatch("numpy", match.group(0).strip())
+
+
 def _transformers(match: re.Match[str]) -> Cause:
     return _mismatch("transformers", match.group(0).strip())
 
@@ -83,16 +144,48 @@ def _mismatch(package: str, detail: str) -> Cause:
 
 
 _PATTERNS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Cause | None]], ...] = (
-    (re.compile(r"(?P<file>[^\s:]*): undefined symbol: (?P<symbol>\S+)"), _symbol),
-    (re.compile(r"(?P<name>[\w.+-]+\.so[\w.]*): cannot open shared object file"), _library),
+    (re.compile(r"(?<![^\s:])(?P<file>[^\s:]*): undefined symbol: (?P<symbol>[^\s,]+)"), _symbol),
+    (re.compile(r"operator (?P<package>\w+)::\w+ does not exist"), _operator),
+    (re.compile(r"\b(?P<package>\w+) were compiled with different CUDA (?:major )?versions[^.]*"), _operator),
+    (re.compile(r"(?<![\w.+-])(?P<name>[\w.+-]+\.so[\w.]*): cannot open shared object file"), _library),
+    (
+        re.compile(
+            r"(?<![\w.+-])(?P<name>[\w.+-]+\.so[\w.]*): version [`'](?P<version>[\w.]+)' not found "
+            r"\(required by (?P<by>[^)]+)\)"
+        ),
+        _old_library,
+    ),
+    (re.compile(r"\[Errno 28\][^\n]*|No space left on device[^\n]*|Disk quota exceeded[^\n]*"), _no_space),
+    (
+        re.compile(
+            r"\[Errno (?:13|30)\][^\n]*|Could not create or locate cache dir"
+            r"|cannot cache function [^:]+: no locator[^\n]*"
+        ),
+        _denied,
+    ),
+    (re.compile(r"getpwuid\(\): uid not found: (?P<uid>\d+)"), _nameless),
+    (re.compile(r"Torch not compiled with CUDA enabled|PyTorch was compiled without CUDA support"), _cpu_build),
     (
         re.compile(
             r"No CUDA GPUs are available|Found no NVIDIA driver[^.]*|no CUDA-capable device is detected"
-            r"|CUDA driver version is insufficient[^.]*|NVML Shared Library Not Found|No (?:GPU|device)s? (?:is |are )?"
-            r"(?:visible|found)[^.]*"
+            r"|CUDA driver version is insufficient[^.]*|CUDA driver initialization failed[^.]*|CUDA unknown error[^.]*"
+            r"|NVML Shared Library Not Found|No (?:supported )?accelerator \([^)]*\)[^.]*available"
+            r"|No (?:CUDA )?(?:GPU|device)s? (?:is |are )?(?:visible|found)[^.]*|0 active drivers \(\[\]\)"
+            r"|libcuda\.so cannot found|cuda driver can't be loaded[^.]*"
         ),
         _device,
     ),
+    (
+        re.compile(
+            r"(?<![\w-])(?P<wanted>(?P<package>[\w-]+)[<>=!~]\S*) is required for a normal functioning of this module"
+        ),
+        _requirement,
+    ),
+    (
+        re.compile(r"No package metadata was found for (?:The ')?(?P<wanted>(?P<package>[\w-]+)[^\s']*)"),
+        _requirement,
+    ),
+    (re.compile(r"numpy\.dtype size changed[^.]*|compiled using NumPy 1\.x cannot be run in[^.]*"), _numpy),
     (
         re.compile(r"cannot import name '(?P<name>\w+)' from (?:partially initialized module )?'(?P<package>[\w.]+)'"),
         _name,
@@ -105,7 +198,7 @@ _PATTERNS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Cause | None]]
 
 def first_cause(log: str) -> Cause | None:
     """Return the cause named by the first recognised exception of the log, or None if none is recognised."""
-    lines = log.splitlines()
+    lines = [line[:_LINE_CHARACTERS] for line in log.splitlines()]
     exceptions = [line for line in lines if _EXCEPTION.match(line)]
     for line in [*exceptions, *lines]:
         for pattern, explain in _PATTERNS:

@@ -66,7 +66,7 @@ class SourceFile:
         self._tree_changes.append((body, statement, 0, _statements(code)))
 
     def insert_after(self, body: list[ast.stmt], statement: ast.stmt, code: str) -> None:
-        """Put `code`, one statement on one line, behind `statement`, an element of `body`."""
+        """Put `code`, one statement on one line, behind `statement`, an element of `body`, in the order of calls."""
         first, last = self._lines[statement.lineno - 1], (statement.end_lineno or statement.lineno) - 1
         indent = first[: statement.col_offset]
         rest = self._lines[last][statement.end_col_offset or 0 :].strip()
@@ -81,7 +81,7 @@ class SourceFile:
         self._tree_changes.append((body, statement, 1, _statements(code)))
 
     def insert_element(self, collection: ast.List | ast.Set | ast.Dict, code: str, key: str | None = None) -> None:
-        """Put an element in front of the others of a list, set or (with `key`) dict display."""
+        """Put an element in front of those of a list, set or (with `key`) dict display, in the order of calls."""
         first = (collection.keys if isinstance(collection, ast.Dict) else collection.elts)[:1]
         if not first or first[0] is None:
             raise EditRefused(f"{self.path}:{collection.lineno}: the anchor collection has no plain first element")
@@ -115,10 +115,12 @@ class SourceFile:
         return (_BOM if self.data.startswith(_BOM) else b"") + new
 
     def _meant_tree(self) -> str:
-        for body, statement, shift, statements in self._tree_changes:
+        before = [change for change in self._tree_changes if not change[2]]
+        after = [change for change in self._tree_changes if change[2]]
+        for body, statement, shift, statements in [*before, *reversed(after)]:
             at = next(index for index, other in enumerate(body) if other is statement) + shift
             body[at:at] = statements
-        for collection, key, value in self._element_changes:
+        for collection, key, value in reversed(self._element_changes):
             if isinstance(collection, ast.Dict):
                 collection.keys.insert(0, key)
                 collection.values.insert(0, value)

@@ -2,7 +2,7 @@
 
 A fresh interpreter with the same environment and working directory answers, because only the import system knows
 the order of `PYTHONPATH`, `.pth` files, finder hooks of editable installs and the working directory. The package is
-found, not imported. A tree that is already a product of this program is left out of the search.
+found, not imported. A tree that is already a product of this program can be left out of the search.
 """
 
 from __future__ import annotations
@@ -12,34 +12,41 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from .names import PACKAGE
 from .result import Reason, Refusal
 
 LOCATE_TIMEOUT_SECONDS = 120
 
+_ANSWER = "specpatch-found "
 _PROBE = """
-import importlib.util, json, sys
+import importlib.util, json, os, sys
 try:
     spec = importlib.util.find_spec("sglang")
 except Exception as error:
-    print(json.dumps({"error": f"{type(error).__name__}: {error}"}))
-    raise SystemExit
-version = None
+    answer = {"error": f"{type(error).__name__}: {error}"}
+else:
+    answer = None if spec is None else {
+        "origin": spec.origin,
+        "locations": [os.path.abspath(place) for place in spec.submodule_search_locations or ()],
+        "loader": type(spec.loader).__name__,
+        "bare": [place for place in (os.path.join(os.path.abspath(entry), "sglang") for entry in sys.path)
+                 if os.path.isdir(place) and not os.path.exists(os.path.join(place, "__init__.py"))],
+    }
 try:
     from importlib import metadata
-    version = metadata.version("sglang")
+    distribution = metadata.distribution("sglang")
+    answer["version"] = distribution.version
+    answer["installed"] = [str(distribution.locate_file("")), distribution.read_text("direct_url.json") or ""]
 except Exception:
     pass
-print(json.dumps(None if spec is None else {
-    "origin": spec.origin,
-    "locations": [str(place) for place in spec.submodule_search_locations or ()],
-    "loader": type(spec.loader).__name__,
-    "version": version,
-    "path": sys.path,
-}))
+print()
+print("specpatch-found " + json.dumps(answer))
 """
 
 
@@ -49,6 +56,8 @@ class Found:
 
     package: Path
     release: str | None
+    passed_over: tuple[str, ...] = ()
+    """Bare folders named `sglang` that the import system saw and did not take."""
 
 
 def search_path(environment: dict[str, str], *, without: Path | None = None, first: Path | None = None) -> str:
@@ -59,26 +68,34 @@ def search_path(environment: dict[str, str], *, without: Path | None = None, fir
     return os.pathsep.join([str(first), *kept] if first is not None else kept)
 
 
-def locate(environment: dict[str, str], *, without: Path | None = None, first: Path | None = None) -> Found:
+def locate(
+    environment: dict[str, str],
+    *,
+    without: Path | None = None,
+    first: Path | None = None,
+    interpreter: Sequence[str] = (),
+) -> Found:
     """Find the tree that a server started now, here, with this environment would load.
 
-    Raises Refusal: SourceNotFound when there is none or only a bare folder, UnsupportedSource when it is no plain
-    directory of source files.
+    `interpreter` is the server's, with its options; by default the one that runs this program. Raises Refusal:
+    SourceNotFound when there is none or only a bare folder, UnsupportedSource when it is no plain directory of source
+    files.
     """
-    answer = _ask({**environment, "PYTHONPATH": search_path(environment, without=without, first=first)})
-    if not isinstance(answer, dict) or "error" in answer:
-        detail = f" ({answer['error']})" if isinstance(answer, dict) else ""
+    python = [*interpreter] or [sys.executable]
+    answer = _ask(python, {**environment, "PYTHONPATH": search_path(environment, without=without, first=first)})
+    if answer is None or "error" in answer:
+        detail = f" ({answer['error']})" if answer else ""
         raise Refusal(
             Reason.SOURCE_NOT_FOUND,
-            f"{sys.executable} finds no package {PACKAGE}{detail}. Use an image that holds SGLang, or start this "
+            f"{python[0]} finds no package {PACKAGE}{detail}. Use an image that holds SGLang, or start this "
             "program with the interpreter that the server uses.",
         )
     locations = [str(place) for place in answer["locations"]]
     if answer["origin"] is None:
         raise Refusal(
             Reason.SOURCE_NOT_FOUND,
-            f"{PACKAGE} is a bare folder without __init__.py ({', '.join(locations)}), which hides the real package. "
-            "Start in another working directory, or remove the folder.",
+            f"{PACKAGE} is a bare folder without __init__.py ({', '.join(locations)}), and no real package comes "
+            "before it. Start in another working directory, or remove the folder.",
             path=locations[0] if locations else "",
         )
     origin = Path(answer["origin"])
@@ -90,7 +107,7 @@ def locate(environment: dict[str, str], *, without: Path | None = None, first: P
             path=str(origin),
         )
     package = origin.parent
-    return Found(package, release_of(package) or answer["version"])
+    return Found(package, release_of(package) or _installed_release(package, answer), tuple(answer["bare"]))
 
 
 def release_of(package: Path) -> str | None:
@@ -108,22 +125,39 @@ def release_of(package: Path) -> str | None:
     return None
 
 
-def _ask(environment: dict[str, str]) -> object:
-    done = subprocess.run(
-        [sys.executable, "-c", _PROBE],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=LOCATE_TIMEOUT_SECONDS,
-        check=False,
-    )
-    lines = done.stdout.strip().splitlines()
-    if done.returncode != 0 or not lines:
-        tail = done.stderr.strip().splitlines()[-1:] or ["no output"]
-        raise Refusal(
-            Reason.SOURCE_NOT_FOUND,
-            f"{sys.executable} can't be asked for {PACKAGE}: {tail[0]}. Check that this interpreter starts in this "
-            "environment.",
+def _installed_release(package: Path, answer: dict[str, Any]) -> str | None:
+    """Take the version of the installed distribution only if this package is its own: beside it, or its checkout."""
+    place, direct_url = answer.get("installed", ("", ""))
+    checkout = ""
+    if direct_url:
+        url = urlsplit(str(json.loads(direct_url).get("url", "")))
+        checkout = unquote(url.path) if url.scheme == "file" else ""
+    own = any(root and Path(root).resolve() in package.resolve().parents for root in (place, checkout))
+    return str(answer["version"]) if own else None
+
+
+def _ask(python: list[str], environment: dict[str, str]) -> dict[str, Any] | None:
+    try:
+        done = subprocess.run(
+            [*python, "-c", _PROBE],
+            env=environment,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=LOCATE_TIMEOUT_SECONDS,
+            check=False,
         )
-    answer: object = json.loads(lines[-1])
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise _mute(python, str(error)) from error
+    lines = [line for line in done.stdout.splitlines() if line.startswith(_ANSWER)]
+    if done.returncode != 0 or not lines:
+        raise _mute(python, (done.stderr.strip().splitlines()[-1:] or ["no output"])[0])
+    answer: dict[str, Any] | None = json.loads(lines[-1].removeprefix(_ANSWER))
     return answer
+
+
+def _mute(python: list[str], trouble: str) -> Refusal:
+    return Refusal(
+        Reason.SOURCE_NOT_FOUND,
+        f"{python[0]} can't be asked for {PACKAGE}: {trouble}. Check that this interpreter starts in this environment.",
+    )

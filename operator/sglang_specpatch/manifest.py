@@ -9,16 +9,21 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from .names import MANIFEST, PACKAGE
 
+_NAMED = 5
+
 
 @dataclass(frozen=True)
 class Manifest:
-    """One patched tree. `files` maps every path inside `sglang/` to its SHA-256; `members` are the patched ones."""
+    """One patched tree. `files` maps every path inside `sglang/` to its SHA-256; `members` are the patched ones.
+
+    `import_check` is passed, skipped, or (in place, until the proof ends) pending.
+    """
 
     generation: int
     release: str | None
@@ -37,12 +42,17 @@ class Manifest:
 
     @staticmethod
     def read(directory: Path) -> Manifest | None:
-        """Return the manifest of a patched directory, or None when there is none that can be read."""
+        """Return the manifest of a directory patched by any generation, or None when none can be read."""
         try:
             content: dict[str, Any] = json.loads((directory / MANIFEST).read_bytes())
-            return Manifest(**{**content, "members": tuple(content["members"])})
+            known = {field.name: content[field.name] for field in fields(Manifest)}
+            return Manifest(**{**known, "members": tuple(known["members"])})
         except (OSError, ValueError, TypeError, KeyError):
             return None
+
+    def same_tree(self, other: Manifest | None) -> bool:
+        """Tell whether both describe the same files, proven or not."""
+        return other is not None and replace(self, import_check="") == replace(other, import_check="")
 
 
 def sha256(data: bytes) -> str:
@@ -58,11 +68,16 @@ def digest_of(members: Mapping[str, str]) -> str:
 def files_of(package: Path) -> dict[str, Path]:
     """Return every file below a package by its path inside it; bytecode is no part of a tree.
 
-    Links are followed, so that a copy needs nothing outside itself; a directory reached twice is taken once.
+    Links are followed, so that a copy needs nothing outside itself; a directory reached twice is taken once. Raises
+    OSError for a directory that can't be read.
     """
+
+    def fail(error: OSError) -> None:
+        raise error
+
     found: dict[str, Path] = {}
     seen: set[str] = set()
-    for directory, names, files in os.walk(package, followlinks=True):
+    for directory, names, files in os.walk(package, followlinks=True, onerror=fail):
         real = os.path.realpath(directory)
         names[:] = [] if real in seen else sorted(name for name in names if name != "__pycache__")
         if real in seen:
@@ -76,14 +91,42 @@ def files_of(package: Path) -> dict[str, Path]:
 
 
 def digests(package: Path) -> dict[str, str]:
-    """Return the SHA-256 of every file below a package."""
+    """Return the SHA-256 of every file below a package, none where there is no package."""
+    if not package.is_dir():
+        return {}
     return {path: sha256(place.read_bytes()) for path, place in files_of(package).items()}
 
 
-def differences(directory: Path, manifest: Manifest) -> list[str]:
-    """Say which files of a patched directory are not as its manifest has them."""
-    actual = digests(directory / PACKAGE)
-    missing = [f"{path} is missing" for path in manifest.files if path not in actual]
-    foreign = [f"{path} is not part of the patch" for path in actual if path not in manifest.files]
-    changed = [f"{path} was changed" for path, digest in manifest.files.items() if actual.get(path, digest) != digest]
-    return sorted([*missing, *foreign, *changed])
+@dataclass(frozen=True)
+class Differences:
+    """Files of a tree that are not as its manifest has them."""
+
+    missing: tuple[str, ...]
+    foreign: tuple[str, ...]
+    changed: tuple[str, ...]
+
+    def __bool__(self) -> bool:
+        """True if there are any."""
+        return bool(self.missing or self.foreign or self.changed)
+
+    def sentence(self) -> str:
+        """Name the first few."""
+        named = sorted(
+            [
+                *(f"{path} is missing" for path in self.missing),
+                *(f"{path} is not part of the patch" for path in self.foreign),
+                *(f"{path} was changed" for path in self.changed),
+            ]
+        )
+        more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
+        return ", ".join(named[:_NAMED]) + more
+
+
+def differences(directory: Path, manifest: Manifest) -> Differences:
+    """Compare a patched directory with its manifest."""
+    actual, expected = digests(directory / PACKAGE), manifest.files
+    return Differences(
+        missing=tuple(path for path in expected if path not in actual),
+        foreign=tuple(path for path in actual if path not in expected),
+        changed=tuple(path for path, digest in expected.items() if actual.get(path, digest) != digest),
+    )

@@ -2,12 +2,63 @@
 
 from __future__ import annotations
 
-GENERATION = 1
+from dataclasses import dataclass
+
+from .runtime import settings
+
+GENERATION = 2
 """Raised whenever a patched tree of an older program must not be taken for a current one."""
 
-FIELD = "speculative_disable_batch_threshold"
-FLAG = "--speculative-disable-batch-threshold"
-MAX_THRESHOLD = 1_000_000
+
+@dataclass(frozen=True)
+class EngineField:
+    """A field that the patch adds to SGLang's ServerArgs, and the flag of the same name.
+
+    `parser` is the function of the added module that reads the flag's text; a `live` field is a key of live updates.
+    """
+
+    name: str
+    kind: type[int] | type[str]
+    default: int | str
+    parser: str
+    live: bool
+    help: str
+
+    @property
+    def flag(self) -> str:
+        """The flag on the server's command line."""
+        return "--" + self.name.replace("_", "-")
+
+
+FIELDS = (
+    EngineField(
+        name=settings.THRESHOLD,
+        kind=int,
+        default=0,
+        parser="parse_threshold",
+        live=True,
+        help="Stop drafting when this many requests, or more, decode together; below it drafting goes on. "
+        "0 = always speculate, 1 = never. Can be changed while serving through /set_internal_state.",
+    ),
+    EngineField(
+        name=settings.PROBE_PERMILLE,
+        kind=int,
+        default=0,
+        parser="parse_probe_permille",
+        live=True,
+        help="Run about this many of 1000 decode steps next to the speculation threshold in the other mode, to measure "
+        "it. 0 = never. Can be changed while serving through /set_internal_state.",
+    ),
+    EngineField(
+        name=settings.OFF_PATH,
+        kind=str,
+        default="auto",
+        parser="parse_off_path",
+        live=False,
+        help="How a decode step without drafts is run: decode = as without speculation, zero-step = as a verify of one "
+        "token, auto = decode where it can.",
+    ),
+)
 
 PACKAGE = "sglang"
 RUNTIME_DIRECTORY = "srt/speculative/specpatch"
@@ -18,4 +69,5 @@ RUNTIME_MODULE = f"{RUNTIME_PARENT_MODULE}.{RUNTIME_NAME}"
 MANIFEST = "specpatch-manifest.json"
 STAGING = ".specpatch-staging"
 RETIRED = ".specpatch-retired"
+ORIGINALS = ".specpatch-originals"
 LOCK = ".specpatch-lock"

@@ -1,12 +1,13 @@
 """Run in a fresh interpreter with the server's environment and path: prove that the patched SGLang does what it says.
 
 Not imported by the patcher: its text is handed to `python -c`. Arguments: the folder that holds the patched
-`sglang/`, the file descriptor for the verdict (JSON), and the patched members. Importing may fail, and then the
-traceback is what the parent classifies; every later check ends with a sentence of its own.
+`sglang/`, the file descriptor for the verdict (JSON), and the claims to prove (JSON, see `claims`). Importing may
+fail, and then the exceptions are what the parent classifies; every later check ends with a sentence of its own.
 """
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import builtins
 import contextlib
@@ -18,21 +19,22 @@ import logging
 import os
 import sys
 from argparse import ArgumentParser
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType, SimpleNamespace
+from typing import Any
 
-FLAG = "--speculative-disable-batch-threshold"
-FIELD = "speculative_disable_batch_threshold"
 WORKER = "sglang.srt.speculative.eagle_worker_v2"
+WORKER_HOOKS = (("__init__", "attach"), ("forward_batch_generation", "note_forward"))
 REQUESTS = "srt/entrypoints/http_server.py"
 RUNTIME = "sglang.srt.speculative.specpatch"
-HOOKS = ("attach", "check_request", "note_forward", "note_result", "note_idle", "add_readback", "parse_threshold")
 HANDLERS = {
     "srt/managers/scheduler_components/internal_state.py": "SchedulerInternalStateController",
     "srt/managers/scheduler.py": "Scheduler",
 }
+OTHER_KEY = "pp_max_micro_batch_size"
+UNKNOWN_KEY = "no_such_key"
 Handler = Callable[[SimpleNamespace], object]
 
 
@@ -79,35 +81,42 @@ def check_import() -> ModuleType:
     return server_args
 
 
-def parse(parser: ArgumentParser, *arguments: str) -> tuple[object, str]:
-    """Return the parsed threshold, or None and argparse's last line."""
+def parse(parser: ArgumentParser, name: str, *arguments: str) -> tuple[object, str]:
+    """Return the parsed value of a field, or None and argparse's last line."""
     complaint = io.StringIO()
     with contextlib.redirect_stderr(complaint):
         try:
-            return getattr(parser.parse_args(["--model-path", "m", *arguments]), FIELD), ""
+            return getattr(parser.parse_args(["--model-path", "m", *arguments]), name), ""
         except SystemExit:
             return None, complaint.getvalue().strip().splitlines()[-1]
 
 
-def check_flag(server_args: ModuleType) -> None:
-    """Parse the flag in both spellings, its default, and values that must be refused."""
+def check_flags(server_args: ModuleType) -> None:
+    """Parse every flag in both spellings, its default, and values that must be refused by name."""
     parser = ArgumentParser(prog="launch_server")
     server_args.ServerArgs.add_cli_args(parser)
-    for arguments, expected in (((), 0), ((FLAG, "8"), 8), ((f"{FLAG}=8",), 8), ((FLAG, "1000000"), 1_000_000)):
-        value, complaint = parse(parser, *arguments)
-        require(
-            value == expected and type(value) is int,
-            f"{' '.join(arguments) or 'no flag'} parses as {value!r}, not {expected}. {complaint}",
-        )
-    for bad in ("eight", "-1", "8.0", "1000001"):
-        value, complaint = parse(parser, f"{FLAG}={bad}")
-        require(value is None and FLAG in complaint, f"{FLAG}={bad} is not refused with a sentence (got {value!r}).")
+    for claim in CLAIMS.fields:
+        cases: list[tuple[tuple[str, ...], object]] = [((), claim.default)]
+        for text, value in claim.accepted:
+            cases += [((claim.flag, text), value), ((f"{claim.flag}={text}",), value)]
+        for arguments, expected in cases:
+            value, complaint = parse(parser, claim.name, *arguments)
+            require(
+                value == expected and type(value) is type(expected),
+                f"{' '.join(arguments) or f'no {claim.flag}'} parses as {value!r}, not {expected!r}. {complaint}",
+            )
+        for bad in claim.refused:
+            value, complaint = parse(parser, claim.name, f"{claim.flag}={bad}")
+            require(
+                value is None and f"argument {claim.flag}: " in complaint,
+                f"{claim.flag}={bad} is not refused with a sentence (got {value!r}). {complaint}",
+            )
 
 
 def check_worker(codes: dict[str, CodeType]) -> None:
     """See the hooks in the worker class that SpeculativeAlgorithm hands out."""
     worker = inner(codes["srt/speculative/eagle_worker_v2.py"], "EAGLEWorkerV2")
-    for method, hook in (("__init__", "attach"), ("forward_batch_generation", "note_forward")):
+    for method, hook in WORKER_HOOKS:
         names = inner(worker, method).co_names
         require({"specpatch", hook} <= set(names), f"EAGLEWorkerV2.{method} does not call specpatch.{hook}.")
     choice = inner(inner(loaded_code("srt/speculative/spec_info.py"), "SpeculativeAlgorithm"), "create_worker")
@@ -117,28 +126,59 @@ def check_worker(codes: dict[str, CodeType]) -> None:
     )
 
 
-def check_runtime() -> SimpleNamespace:
-    """Drive the decision at its boundaries and return a stand-in scheduler on which the patch is active."""
+def called_hooks() -> Iterator[tuple[str, str]]:
+    """Yield every function of the added module that a patched file names, with that file."""
+    for member in CLAIMS.members:
+        if "/specpatch/" not in member:
+            for node in ast.walk(ast.parse(Path(ROOT, "sglang", member).read_bytes())):
+                if (
+                    isinstance(node, ast.Attribute)
+                    and isinstance(node.value, ast.Name)
+                    and node.value.id == "specpatch"
+                ):
+                    yield node.attr, member
+
+
+def check_runtime() -> ModuleType:
+    """See that the added module has every function that is called, and knows which patch it is."""
     runtime = importlib.import_module(RUNTIME)
-    absent = [name for name in HOOKS if not callable(getattr(runtime, name, None))]
-    require(not absent, f"{RUNTIME} has no {', '.join(absent)}, which SGLang's files call.")
+    for hook, member in called_hooks():
+        require(callable(getattr(runtime, hook, None)), f"{RUNTIME} has no {hook}, which {member} calls.")
+    identity = importlib.import_module(f"{RUNTIME}.engine").patch_identity()
+    expected = (CLAIMS.generation, CLAIMS.release)
+    require(identity == expected, f"the server would report generation and release {identity}, not {expected}.")
+    return runtime
+
+
+def without_patch() -> SimpleNamespace:
+    """Return a stand-in scheduler whose worker the patch is not attached to."""
+    return SimpleNamespace(
+        draft_worker=None,
+        max_running_requests=64,
+        pp_size=1,
+        ps=SimpleNamespace(pp_size=1),
+        spec_algorithm=SimpleNamespace(is_none=lambda: False, is_dspark=lambda: False, is_dflash=lambda: False),
+        metrics_reporter=SimpleNamespace(spec_total_num_forward_ct=0, spec_total_num_accept_tokens=0),
+    )
+
+
+def with_patch() -> SimpleNamespace:
+    """Drive the decision at its boundaries and return a stand-in scheduler on which the patch is active."""
     rules = importlib.import_module(f"{RUNTIME}.threshold")
     hooks = importlib.import_module(f"{RUNTIME}.hooks")
     live = SimpleNamespace(value=0)
-    policy = rules.ThresholdPolicy(rules.ConfiguredSteps(3), lambda: live.value, lambda: None)
+    policy = rules.ThresholdPolicy(
+        rules.ConfiguredSteps(3), rules.LiveSettings(lambda: live.value, lambda: 0), lambda: None
+    )
     for live.value, batch, steps in (
         (0, 1, 3), (0, 10**6, 3), (1, 1, 0), (8, 1, 3), (8, 7, 3), (8, 8, 0), (8, 9, 0), (8, 7, 3),
     ):  # fmt: skip
         chosen = policy.get_steps_for_batch(batch)
         require(chosen == steps, f"threshold {live.value}, batch {batch}: {chosen} draft steps, not {steps}.")
     require(sorted(policy.candidate_steps) == [0, 3], f"prepared steps are {policy.candidate_steps}, not [0, 3].")
-    return SimpleNamespace(
-        draft_worker=SimpleNamespace(specpatch=hooks.SpecPatch(policy)),
-        max_running_requests=64,
-        ps=SimpleNamespace(pp_size=1),
-        spec_algorithm=SimpleNamespace(is_none=lambda: False, is_dspark=lambda: False, is_dflash=lambda: False),
-        metrics_reporter=SimpleNamespace(spec_total_num_forward_ct=0, spec_total_num_accept_tokens=0),
-    )
+    scheduler = without_patch()
+    scheduler.draft_worker = SimpleNamespace(specpatch=hooks.SpecPatch(policy))
+    return scheduler
 
 
 @dataclass
@@ -194,9 +234,14 @@ def handler_of(codes: dict[str, CodeType], scheduler: SimpleNamespace, updates: 
 
 
 def has_handler(module: CodeType, owner: str) -> bool:
-    """Tell whether a class of the module knows the key of the live update."""
+    """Tell whether a class of the module knows the keys of live updates."""
     owners = [part for part in module.co_consts if isinstance(part, CodeType) and part.co_name == owner]
-    return any(FIELD in constants(part) for part in owners)
+    return any({claim.name for claim in live_claims()} <= constants(part) for part in owners)
+
+
+def live_claims() -> list[SimpleNamespace]:
+    """Return the claims about fields that a live update may change."""
+    return [claim for claim in CLAIMS.fields if claim.live_accepted]
 
 
 def constants(code: CodeType) -> set[object]:
@@ -212,27 +257,43 @@ def constants(code: CodeType) -> set[object]:
     return found
 
 
+def live_updates() -> Iterator[tuple[dict[str, object], bool]]:
+    """Yield live updates and whether the values of our keys are good."""
+    claims = live_claims()
+    good = {claim.name: claim.live_accepted[0] for claim in claims}
+    yield good, True
+    yield {**good, UNKNOWN_KEY: 1}, True
+    for claim in claims:
+        yield from (({claim.name: value}, True) for value in claim.live_accepted)
+        yield from (({claim.name: value}, False) for value in claim.live_refused)
+        yield {**good, claim.name: -1}, False
+        yield {OTHER_KEY: 1, claim.name: -1}, False
+
+
 def check_live_update(codes: dict[str, CodeType], scheduler: SimpleNamespace) -> None:
     """Send good and bad updates through the handler: a good one is written, a bad one leaves nothing behind."""
     logging.disable(logging.CRITICAL)
-    bad_values: tuple[object, ...] = (-1, 1_000_001, 8.0, "8", True, None)
-    cases: list[tuple[dict[str, object], bool]] = [
-        ({FIELD: 8}, True),
-        ({FIELD: 0}, True),
-        ({FIELD: 1_000_000}, True),
-        *(({FIELD: bad}, False) for bad in bad_values),
-        ({FIELD: 8, "no_such_key": 1}, False),
-        ({"pp_max_micro_batch_size": 1, FIELD: -1}, False),
-    ]
-    for request, accepted in cases:
+    for request, good in live_updates():
         updates = Updates()
         handler_of(codes, scheduler, updates)(SimpleNamespace(server_args=dict(request)))
-        expected = request if accepted else {}
+        expected = request if good and UNKNOWN_KEY not in request and CLAIMS.switchable else {}
         require(updates.applied == expected, f"a live update {request} writes {updates.applied}, not {expected}.")
 
 
+def check_readback(codes: dict[str, CodeType], runtime: ModuleType, scheduler: SimpleNamespace) -> None:
+    """See that the internal state is given what is in force, and by which patch."""
+    member = next(path for path, owner in HANDLERS.items() if path in codes and has_handler(codes[path], owner))
+    getter = inner(inner(codes[member], HANDLERS[member]), "get_internal_state")
+    require("add_readback" in getter.co_names, f"{member}: get_internal_state does not call specpatch.add_readback.")
+    state: dict[str, Any] = {}
+    runtime.add_readback(scheduler, state)
+    said = (state["specpatch"]["generation"], state["specpatch"]["active"])
+    expected = (CLAIMS.generation, CLAIMS.switchable)
+    require(said == expected, f"the server would say that generation and activity are {said}, not {expected}.")
+
+
 def check_request(codes: dict[str, CodeType]) -> None:
-    """Send bodies through the HTTP route: what is no threshold must not reach the scheduler in another shape."""
+    """Send bodies through the HTTP route: a bad value must not reach the scheduler in another shape."""
     forwarded: list[object] = []
 
     async def forward(update: object) -> list[bool]:
@@ -247,17 +308,11 @@ def check_request(codes: dict[str, CodeType]) -> None:
         "_global_state": SimpleNamespace(tokenizer_manager=manager),
     }
     route = FunctionType(inner(codes[REQUESTS], "set_internal_state"), world)
-    bodies: tuple[tuple[object, bool], ...] = (
-        (8, True),
-        ("8", False),
-        (True, False),
-        (8.0, False),
-        (None, False),
-        (-1, False),
-    )
-    for value, passes in bodies:
+    requests: list[tuple[dict[str, object], bool]] = [({OTHER_KEY: 1}, True)]
+    requests += [(update, good and CLAIMS.switchable) for update, good in live_updates()]
+    for update, passes in requests:
         forwarded.clear()
-        body: dict[str, object] = {"server_args": {FIELD: value}}
+        body: dict[str, object] = {"server_args": update}
 
         async def read(body: dict[str, object] = body) -> dict[str, object]:
             return body
@@ -269,26 +324,47 @@ def check_request(codes: dict[str, CodeType]) -> None:
 
 def main() -> None:
     """Run every check in turn; each says so on a line of its own."""
-    check_flag(check_import())
+    check_flags(check_import())
     print("flag OK", flush=True)
-    codes = {member: loaded_code(member) for member in sys.argv[3:]}
-    check_worker(codes)
-    print("worker hook OK", flush=True)
-    check_live_update(codes, check_runtime())
+    codes = {member: loaded_code(member) for member in CLAIMS.members}
+    runtime = check_runtime()
+    if CLAIMS.switchable:
+        check_worker(codes)
+        print("worker hook OK", flush=True)
+    scheduler = with_patch() if CLAIMS.switchable else without_patch()
+    check_live_update(codes, scheduler)
     check_request(codes)
-    print("live update OK", flush=True)
+    check_readback(codes, runtime, scheduler)
+    print("live update OK" if CLAIMS.switchable else "live update refused OK", flush=True)
+
+
+def raised(error: BaseException | None) -> list[str]:
+    """Return the exceptions that led to one, the first raised first, as a traceback would print their last lines."""
+    chain: list[str] = []
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        chain.append(f"{type(error).__name__}: {error}")
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return chain[::-1]
 
 
 ROOT = sys.argv[1] if __name__ == "__main__" else ""
+CLAIMS = json.loads(
+    sys.argv[3] if __name__ == "__main__" else "{}", object_hook=lambda members: SimpleNamespace(**members)
+)
 
 if __name__ == "__main__":
-    verdict: dict[str, str] = {}
+    verdict: dict[str, object] = {"proven": False, "problem": None, "raised": []}
     try:
         main()
     except Disproved as disproved:
-        verdict = {"problem": str(disproved)}
+        verdict["problem"] = str(disproved)
         raise SystemExit(f"import check: {disproved}") from None
+    except BaseException as error:
+        verdict["raised"] = raised(error)
+        raise
     else:
-        verdict = {"proven": "yes"}
+        verdict["proven"] = True
     finally:
         os.write(int(sys.argv[2]), json.dumps(verdict).encode())

@@ -19,6 +19,8 @@ class Reason(str, Enum):  # noqa: UP042 - StrEnum is not in Python 3.10, which i
     """Why a run ended, in one word; the operator copies it into a condition."""
 
     PATCHED = "Patched"
+    SHOWN = "Shown"
+    UNDONE = "Undone"
     UNSUPPORTED_SOURCE = "UnsupportedSource"
     UNSUPPORTED_WORKER = "UnsupportedWorker"
     SOURCE_NOT_FOUND = "SourceNotFound"
@@ -32,6 +34,7 @@ class Reason(str, Enum):  # noqa: UP042 - StrEnum is not in Python 3.10, which i
     NO_SPACE = "NoSpace"
 
 
+SUCCESSES = frozenset({Reason.PATCHED, Reason.SHOWN, Reason.UNDONE})
 _CHECK_REASONS = frozenset(
     {
         Reason.IMPORT_CHECK_FAILED,
@@ -43,7 +46,7 @@ _CHECK_REASONS = frozenset(
 )
 _VOLUME_REASONS = frozenset({Reason.SOURCE_NOT_WRITABLE, Reason.NO_SPACE})
 
-EXIT_PATCHED, EXIT_USAGE, EXIT_REFUSED, EXIT_CHECK_FAILED, EXIT_VOLUME = 0, 2, 3, 4, 5
+EXIT_DONE, EXIT_REFUSED, EXIT_CHECK_FAILED, EXIT_VOLUME = 0, 3, 4, 5
 
 
 class Refusal(Exception):
@@ -75,6 +78,16 @@ class Outcome:
         return Outcome("Patched", Reason.PATCHED, message, release, path, GENERATION, digest)
 
     @staticmethod
+    def shown(message: str, *, release: str | None, path: str, digest: str) -> Outcome:
+        """Say what would be patched; `digest` is what the patched members would have."""
+        return Outcome("Shown", Reason.SHOWN, message, release, path, GENERATION, digest)
+
+    @staticmethod
+    def undone(message: str, *, release: str | None, path: str) -> Outcome:
+        """Say that no patch is there any more."""
+        return Outcome("Undone", Reason.UNDONE, message, release, path, GENERATION, "")
+
+    @staticmethod
     def refused(refusal: Refusal) -> Outcome:
         """Say why nothing was patched, or why the patched tree could not be proven."""
         result = "CheckFailed" if refusal.reason in _CHECK_REASONS else "Refused"
@@ -82,9 +95,9 @@ class Outcome:
 
     @property
     def exit_code(self) -> int:
-        """0 patched and proven; 3 refused; 4 check failed; 5 not writable or no space."""
-        if self.reason is Reason.PATCHED:
-            return EXIT_PATCHED
+        """0 done; 3 refused; 4 check failed; 5 not writable or no space."""
+        if self.reason in SUCCESSES:
+            return EXIT_DONE
         if self.reason in _CHECK_REASONS:
             return EXIT_CHECK_FAILED
         return EXIT_VOLUME if self.reason in _VOLUME_REASONS else EXIT_REFUSED

@@ -4,7 +4,25 @@ from __future__ import annotations
 
 import pkgutil
 
-MODULES = ("__init__", "counters", "engine", "hooks", "ports", "threshold")
+MODULES = (
+    "__init__",
+    "buckets",
+    "counters",
+    "engine",
+    "hooks",
+    "inactive",
+    "offpath",
+    "offpath_decode",
+    "offpath_draft",
+    "offpath_lengths",
+    "offpath_steps",
+    "offpath_support",
+    "offpath_types",
+    "ports",
+    "probing",
+    "settings",
+    "threshold",
+)
 
 
 def read() -> dict[str, bytes]:

@@ -8,22 +8,21 @@ end state is byte-identical to one clean run. Copies, not links: the image and t
 from __future__ import annotations
 
 import errno
-import fcntl
-import importlib.util
+import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from . import runtime_files
+from . import bytecode, disk, runtime_files
+from .disk import COPY_ADVICE, disk_errors
 from .layouts import Layout, plan
 from .locate import Found
-from .manifest import Manifest, differences, digest_of, digests, files_of, sha256
+from .manifest import Manifest, differences, digest_of, digests, sha256
 from .names import GENERATION, LOCK, MANIFEST, PACKAGE, RETIRED, RUNTIME_DIRECTORY, STAGING
+from .pristine import Pristine, pristine
 from .result import Reason, Refusal
-
-_SPARE_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -41,50 +40,61 @@ class Blueprint:
         """Bytes that the copy takes."""
         return sum(place.stat().st_size for place in self.copied.values()) + sum(map(len, self.written.values()))
 
+    def members_in(self, directory: Path) -> list[Path]:
+        """Return the places of the patched and added files of a tree in some directory."""
+        return [directory / PACKAGE / path for path in self.manifest.members]
+
 
 def draw(source: Found, *, import_check: str) -> Blueprint:
-    """Compute the whole patched tree of a source without writing anything.
+    """Compute the whole patched tree of a source, patched already or not, without writing anything.
 
-    Raises Refusal with UnsupportedSource, UnsupportedWorker or UnknownPatchState.
+    Raises Refusal with UnsupportedSource, UnsupportedWorker or UnknownPatchState, and SourceNotFound for files that
+    this user can't read.
     """
-    if (source.package / RUNTIME_DIRECTORY).exists():
+    try:
+        return _draw(pristine(source), import_check)
+    except OSError as error:
         raise Refusal(
-            Reason.UNKNOWN_PATCH_STATE,
-            f"{source.package} already holds {RUNTIME_DIRECTORY}. Give the pristine SGLang of the image as the source: "
-            "reinstall sglang there.",
+            Reason.SOURCE_NOT_FOUND,
+            f"{source.package} can't be read by user {os.geteuid()}: {error}. Run as a user who can, or make the files "
+            "of the image readable for all.",
             release=source.release,
             path=str(source.package),
-        )
+        ) from error
+
+
+def _draw(origin: Pristine, import_check: str) -> Blueprint:
+    found = origin.found
     try:
-        layout = plan(lambda path: _read(source.package / path), source.release)
+        layout = plan(origin.read, found.release)
     except Refusal as refusal:
-        refusal.release, refusal.path = source.release, str(source.package)
+        refusal.release, refusal.path = found.release, str(found.package)
         raise
     written = {member.path: member.after for member in layout.members}
     written.update({f"{RUNTIME_DIRECTORY}/{name}": data for name, data in runtime_files.read().items()})
-    copied = {path: place for path, place in files_of(source.package).items() if path not in written}
+    copied = {path: place for path, place in origin.files.items() if path not in written}
     members = {path: sha256(data) for path, data in written.items()}
     files = {path: sha256(place.read_bytes()) for path, place in copied.items()} | members
     manifest = Manifest(
         generation=GENERATION,
-        release=source.release,
-        source=str(source.package),
+        release=found.release,
+        source=str(found.package),
         import_check=import_check,
         digest=digest_of(members),
         members=tuple(sorted(members)),
         files=dict(sorted(files.items())),
     )
-    return Blueprint(source, layout, copied, written, manifest)
+    return Blueprint(found, layout, copied, written, manifest)
 
 
 def is_in_place(blueprint: Blueprint, target: Path) -> bool:
     """Tell whether the target already holds exactly the drawn tree."""
-    return Manifest.read(target) == blueprint.manifest and not differences(target, blueprint.manifest)
+    return blueprint.manifest.same_tree(Manifest.read(target)) and not differences(target, blueprint.manifest)
 
 
 def states(blueprint: Blueprint, target: Path) -> dict[str, str]:
     """Say of each patched member: applied (new here), already there, or healed (it was there, but different)."""
-    present = digests(target / PACKAGE) if (target / PACKAGE).is_dir() else {}
+    present = digests(target / PACKAGE)
     known = Manifest.read(target) is not None
     return {
         path: "already there"
@@ -97,23 +107,12 @@ def states(blueprint: Blueprint, target: Path) -> dict[str, str]:
 @contextmanager
 def locked(target: Path) -> Iterator[None]:
     """Hold the target for one patcher and clean up after a dead one."""
-    with _disk_errors(target):
-        target.mkdir(parents=True, exist_ok=True)
-        lock = (target / LOCK).open("wb")
-    with lock:
-        with _disk_errors(target):
-            fcntl.flock(lock, fcntl.LOCK_EX)
+    with ExitStack() as held:
+        with disk_errors(target, COPY_ADVICE):
+            target.mkdir(parents=True, exist_ok=True)
+            held.enter_context(disk.locked(target))
             _sweep(target)
         yield
-
-
-@contextmanager
-def _disk_errors(target: Path) -> Iterator[None]:
-    """Turn what a volume may refuse into a refusal of ours."""
-    try:
-        yield
-    except OSError as error:
-        raise _volume_refusal(error, target) from error
 
 
 def build(blueprint: Blueprint, target: Path) -> Path:
@@ -128,14 +127,12 @@ def build(blueprint: Blueprint, target: Path) -> Path:
             release=blueprint.source.release,
             path=str(target),
         )
-    with _disk_errors(target):
+    with disk_errors(target, COPY_ADVICE):
         return _write_staging(blueprint, target)
 
 
 def _write_staging(blueprint: Blueprint, target: Path) -> Path:
-    free, needed = shutil.disk_usage(target).free, blueprint.size_bytes + _SPARE_BYTES
-    if free < needed:
-        raise _no_space(target, f"{free >> 20} MiB free, {needed >> 20} MiB needed")
+    disk.require_space(target, blueprint.size_bytes)
     staging = target / STAGING
     package = staging / PACKAGE
     made: set[Path] = set()
@@ -151,18 +148,55 @@ def _write_staging(blueprint: Blueprint, target: Path) -> Path:
 
 def commit(blueprint: Blueprint, target: Path) -> None:
     """Move the staged tree into place. The manifest goes first: it says that what lies here is ours to replace."""
-    with _disk_errors(target):
+    with disk_errors(target, COPY_ADVICE):
         blueprint.manifest.write(target)
-        if (target / PACKAGE).exists():
-            (target / PACKAGE).rename(target / RETIRED)
+        _retire(target)
         (target / STAGING / PACKAGE).rename(target / PACKAGE)
-        drop_bytecode(blueprint.manifest, target)
+        bytecode.drop(blueprint.members_in(target))
         _sweep(target)
+
+
+def seal(blueprint: Blueprint, target: Path) -> None:
+    """Note that a tree which lay there unproven has been proven."""
+    known = Manifest.read(target)
+    if known is not None and known.import_check != "passed":
+        with disk_errors(target, COPY_ADVICE):
+            replace(known, import_check=blueprint.manifest.import_check).write(target)
 
 
 def discard(target: Path) -> None:
     """Remove the staged tree; what was in place before stays."""
     _sweep(target)
+
+
+def remove(target: Path) -> Manifest | None:
+    """Take a patched copy away, of whatever generation, and return its manifest; the directory stays.
+
+    None if there is none. Raises Refusal(UnknownPatchState), naming the files, when somebody edited or added some.
+    """
+    manifest = Manifest.read(target)
+    if manifest is None and (target / PACKAGE).exists():
+        raise Refusal(
+            Reason.UNKNOWN_PATCH_STATE,
+            f"{target / PACKAGE} has no readable {MANIFEST} beside it, so it was not written by this program.",
+            path=str(target),
+        )
+    found = differences(target, manifest) if manifest is not None else None
+    if found is not None and (found.changed or found.foreign):
+        edited = replace(found, missing=()).sentence()
+        raise Refusal(
+            Reason.UNKNOWN_PATCH_STATE,
+            f"{target / PACKAGE} holds changes of somebody: {edited}. Save them, remove the folder by hand, and run "
+            "this again. Nothing was changed.",
+            release=manifest.release if manifest else None,
+            path=str(target),
+        )
+    with disk_errors(target, COPY_ADVICE):
+        _retire(target)
+        (target / MANIFEST).unlink(missing_ok=True)
+        _sweep(target)
+        (target / LOCK).unlink(missing_ok=True)
+    return manifest
 
 
 def copy_file(source: Path, destination: Path) -> None:
@@ -183,12 +217,16 @@ def _ensure_parent(place: Path, made: set[Path]) -> None:
         made.add(place.parent)
 
 
-def drop_bytecode(manifest: Manifest, target: Path) -> None:
-    """Remove cached bytecode of patched files, wherever this interpreter keeps it: it can outlive its source."""
-    for path in manifest.members:
-        for optimization in ("", "1", "2"):
-            cached = importlib.util.cache_from_source(str(target / PACKAGE / path), optimization=optimization)
-            Path(cached).unlink(missing_ok=True)
+def _retire(target: Path) -> None:
+    """Take the tree in place out of the way; an overlay can't rename a folder that comes from a lower layer."""
+    if not (target / PACKAGE).exists():
+        return
+    try:
+        (target / PACKAGE).rename(target / RETIRED)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        shutil.rmtree(target / PACKAGE)
 
 
 def _sweep(target: Path) -> None:
@@ -196,29 +234,3 @@ def _sweep(target: Path) -> None:
         if leftover.exists():
             shutil.rmtree(leftover)
     (target / f"{MANIFEST}.tmp").unlink(missing_ok=True)
-
-
-def _read(place: Path) -> bytes | None:
-    try:
-        return place.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-
-
-def _volume_refusal(error: OSError, target: Path) -> Refusal:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return _no_space(target, str(error))
-    return Refusal(
-        Reason.SOURCE_NOT_WRITABLE,
-        f"{target} can't be written: {error}. Mount a writable volume there (an emptyDir) for the user the container "
-        "runs as.",
-        path=str(target),
-    )
-
-
-def _no_space(target: Path, detail: str) -> Refusal:
-    return Refusal(
-        Reason.NO_SPACE,
-        f"No space for the patched copy in {target}: {detail}. Give the volume more room.",
-        path=str(target),
-    )

@@ -17,6 +17,7 @@ from .result import Reason, Refusal
 WORKER = "srt/speculative/eagle_worker_v2.py"
 CONTROLLER = "srt/speculative/adaptive_runtime_state.py"
 CHOICE = "srt/speculative/spec_info.py"
+PARAMS = "srt/speculative/adaptive_spec_params.py"
 OLD_WORKER = "srt/speculative/eagle_worker.py"
 
 _WORKER_METHODS = {
@@ -74,13 +75,20 @@ def _activate(self, speculative_num_steps):
 }
 
 
-def require_zero_step_worker(read: Callable[[str], bytes | None]) -> None:
-    """Check the worker, its controller and the choice of the worker class.
+_SIGNS = {
+    PARAMS: ("s >= 0",),
+    WORKER: ("self.speculative_num_steps == 0", "self._build_trivial_verify_input"),
+}
+"""Expressions that come with the zero-step state: with any of them in the tree, the whole of it must be there."""
 
-    Raises Refusal(UnsupportedWorker) when the worker can't do it at all, and AnchorMissing, AnchorAmbiguous or
-    EditRefused when it is one that could but does not look as expected.
+
+def has_zero_step_state(read: Callable[[str], bytes | None]) -> bool:
+    """Tell whether the EAGLE worker's drafting can be switched off; then worker, controller and choice are as known.
+
+    Raises Refusal(UnsupportedWorker) when the tree has no EAGLE v2 worker, and AnchorMissing, AnchorAmbiguous or
+    EditRefused when the worker shows signs of a zero-step state but does not look as expected.
     """
-    data, controller = read(WORKER), read(CONTROLLER)
+    data = read(WORKER)
     if data is None or b"class EAGLEWorkerV2" not in data:
         version_one = read(OLD_WORKER) is not None
         raise Refusal(
@@ -90,18 +98,30 @@ def require_zero_step_worker(read: Callable[[str], bytes | None]) -> None:
             + " are tied to the draft token count, so drafting can't be switched off step by step. "
             "Use SGLang 0.5.14 or newer, or serve without speculation.",
         )
-    if controller is None or b"adaptive_controller" not in data:
-        raise Refusal(
-            Reason.UNSUPPORTED_WORKER,
-            f"{WORKER}: this EAGLE v2 worker has no zero-step state (it came with SGLang 0.5.14), so there is "
-            "nothing to switch to. Use SGLang 0.5.14 or newer, or serve without speculation.",
-        )
-    source = SourceFile(WORKER, data)
+    if not any(_shows(path, read(path), signs) for path, signs in _SIGNS.items()):
+        return False
+    _require_zero_steps(SourceFile(WORKER, data), read)
+    return True
+
+
+def _shows(path: str, data: bytes | None, signs: tuple[str, ...]) -> bool:
+    if data is None:
+        return False
+    expressions = (
+        node for node in ast.walk(SourceFile(path, data).tree) if isinstance(node, ast.Compare | ast.Attribute)
+    )
+    return any(ast.unparse(node) in signs for node in expressions)
+
+
+def _require_zero_steps(source: SourceFile, read: Callable[[str], bytes | None]) -> None:
     worker = class_named(source, "EAGLEWorkerV2")
     _require_same(source, worker, _WORKER_METHODS)
     _require_decode_branch(method_named(source, worker, "forward_batch_generation"))
     for name in ("build_adaptive_runtime_state", "apply_runtime_state", "_build_trivial_verify_input"):
         method_named(source, worker, name)
+    controller = read(CONTROLLER)
+    if controller is None:
+        raise AnchorMissing(f"{CONTROLLER}: no such file")
     switching = SourceFile(CONTROLLER, controller)
     _require_same(switching, class_named(switching, "AdaptiveController"), _CONTROLLER_METHODS)
     _require_choice(read(CHOICE))

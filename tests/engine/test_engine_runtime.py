@@ -60,20 +60,33 @@ def test_a_live_change_through_the_real_handler_counts_from_the_next_step(seen: 
 
 
 def test_bad_updates_are_refused_whole(seen: dict[str, Any]) -> None:
-    assert len(seen["refused"]) == 10
-    for updates, (answer, read_back) in seen["refused"].items():
-        assert read_back == 1_000_000, f"{updates} must change nothing"
+    assert len(seen["refused"]) == 22
+    for updates, (answer, *read_back) in seen["refused"].items():
+        assert read_back == [1_000_000, 0], f"{updates} must change nothing"
         assert answer is (seen["release"] == "0.5.14"), "the oldest release says yes to everything: read back"
 
 
 def test_the_server_says_what_it_runs(seen: dict[str, Any]) -> None:
     assert seen["read back"] == {
-        "generation": 1,
+        "generation": 2,
         "release": seen["release"],
         "active": True,
         "inactive_reason": None,
         "off_path": "ZeroStep",
+        "off_path_reason": "chosen by --speculative-off-path zero-step",
     }
+
+
+def test_probes_run_the_other_mode_in_the_real_worker(seen: dict[str, Any]) -> None:
+    """At 500 of 1000 steps the first burst of 8 begins with the 16th step; at 0 there is none."""
+    probes = seen["probes"]
+    assert probes["read back"] == [33, 500], "both settings in one update"
+    assert probes["steps"] == [3] * 15 + [0] * 8 + [3] * 8 + [0] * 8 + [3]
+    assert probes["after"] == [3] * 40
+
+
+def test_a_decision_from_the_real_config_is_cheap(seen: dict[str, Any]) -> None:
+    assert seen["probes"]["microseconds"] < 10
 
 
 def test_a_batch_size_that_swings_does_not_grow_the_log_of_overrides(seen: dict[str, Any]) -> None:

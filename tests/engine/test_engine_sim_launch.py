@@ -33,6 +33,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 SIMULATOR = ROOT / "tests/simulator"
 RELEASE = "0.5.23"
 FIELD = "speculative_disable_batch_threshold"
+PROBE = "speculative_probe_permille"
 START_SECONDS = 300
 FLAGS = {
     "--model-path": "org/model",
@@ -68,7 +69,7 @@ def environment(image: pathlib.Path, **more: str) -> dict[str, str]:
     packages = cache() / "engine-env"
     assert packages.is_dir(), f"{packages} is missing: `make test-engine` fetches it"
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    path = os.pathsep.join(map(str, (image, SIMULATOR, packages)))
+    path = os.pathsep.join(map(str, (image, SIMULATOR, ROOT / "operator", packages)))
     return {**kept, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", **more}
 
 
@@ -147,9 +148,9 @@ async def until_ready(session: aiohttp.ClientSession, process: subprocess.Popen[
             await asyncio.sleep(0.2)
 
 
-async def posted(session: aiohttp.ClientSession, path: str, body: Any) -> Any:
+async def posted(session: aiohttp.ClientSession, path: str, body: Any, status: int = 200) -> Any:
     async with session.post(path, json=body) as response:
-        assert response.status == 200, await response.text()
+        assert response.status == status, await response.text()
         return await response.json()
 
 
@@ -163,30 +164,36 @@ async def state(session: aiohttp.ClientSession) -> dict[str, Any]:
 async def test_the_launch_path_serves_what_the_patched_sources_say(image: Image, tmp_path: pathlib.Path) -> None:
     port, log = free_port(), tmp_path / "server.log"
     timeout = aiohttp.ClientTimeout(total=30)
-    with launched(image, log, "--port", str(port), f"--{FIELD.replace('_', '-')}", "8") as process:
+    flags = (f"--{FIELD.replace('_', '-')}", "8", "--speculative-off-path", "zero-step")
+    with launched(image, log, "--port", str(port), *flags) as process:
         async with aiohttp.ClientSession(f"http://127.0.0.1:{port}", timeout=timeout) as session:
             await until_ready(session, process, log)
             assert f"{FIELD} = 8" in log.read_text()
             before = await state(session)
             assert (before[FIELD], before["tp_size"], before["speculative_num_steps"]) == (8, 8, 3)
             assert before["specpatch"] == {
-                "generation": 1,
+                "generation": 2,
                 "release": RELEASE,
                 "active": True,
                 "inactive_reason": None,
                 "off_path": "ZeroStep",
+                "off_path_reason": "chosen by --speculative-off-path zero-step",
             }
             work = {"text": "hello", "sampling_params": {"max_new_tokens": 40}}
             await asyncio.gather(*(posted(session, "/generate", work) for _ in range(12)))
-            assert await posted(session, "/set_internal_state", {"server_args": {FIELD: 0}}) == [True]
-            assert await posted(session, "/set_internal_state", {"server_args": {FIELD: -1}}) == [False]
-            await asyncio.gather(*(posted(session, "/generate", work) for _ in range(12)))
-            assert (await state(session))[FIELD] == 0
+            assert await posted(session, "/set_internal_state", {"server_args": {FIELD: 0, PROBE: 500}}) == [True]
+            bad = {"server_args": {FIELD: 12, PROBE: -1}}
+            assert f"{PROBE} must be" in (await posted(session, "/set_internal_state", bad, status=400))["detail"]
+            longer = {"text": "hello", "sampling_params": {"max_new_tokens": 300}}
+            await asyncio.gather(*(posted(session, "/generate", longer) for _ in range(12)))
+            after = await state(session)
+            assert (after[FIELD], after[PROBE]) == (0, 500)
             async with session.get("/metrics") as response:
                 text = await response.text()
-            steps = [line for line in text.splitlines() if line.startswith("sglang:spec_mode_steps_total{")]
-            for mode in ("on", "off"):
-                assert any(f'mode="{mode}"' in line and 'batch_size="9-12"' in line for line in steps), steps
+            for name, mode in (("mode_steps", "on"), ("mode_steps", "off"), ("probe_steps", "off")):
+                lines = [line for line in text.splitlines() if line.startswith(f"sglang:spec_{name}_total{{")]
+                found = [line for line in lines if f'mode="{mode}"' in line and 'batch_size="9-12"' in line]
+                assert [float(line.rpartition(" ")[2]) > 0 for line in found] == [True], lines
         assert resident_mebibytes(process.pid) < 150, "importing SGLang must not stay in the server's memory"
         asked = time.monotonic()
         process.send_signal(signal.SIGTERM)
@@ -237,6 +244,7 @@ def test_sglangs_own_resolution_runs_on_a_local_model(release: str, tmp_path: pa
     lines = [line.removeprefix("PARSED ") for line in done.stdout.splitlines() if line.startswith("PARSED ")]
     record, full = map(json.loads, lines)
     assert (record["release"], record["threshold"], record["resolved"]) == (release, None, False)
+    assert (record["probe_permille"], record["off_path"]) == (None, None)
     assert (record["model_path"], record["served_model_name"]) == (model, model)
     assert (record["max_running_requests"], record["num_steps"]) == (None, None)
     assert full["resolved"] is True

@@ -18,6 +18,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 FIELD = "speculative_disable_batch_threshold"
+PROBE = "speculative_probe_permille"
 STEPS = 3
 
 
@@ -35,6 +36,7 @@ def publish(**changes: object) -> Any:
         "speculative_eagle_topk": 1,
         "speculative_num_draft_tokens": STEPS + 1,
         FIELD: 4,
+        "speculative_off_path": "zero-step",
         **changes,
     }
     args = server_args.ServerArgs(**fields)
@@ -164,6 +166,24 @@ def updater(scheduler: Any) -> Callable[[dict[str, object]], object]:
     return new
 
 
+def probes(worker: Any, scheduler: Any, update: Callable[[dict[str, object]], object]) -> dict[str, Any]:
+    """Set both settings in one live update, take decode steps, and time the decision with the real config under it."""
+    update({FIELD: 33, PROBE: 500})
+    state = read_back(scheduler)
+    steps = [decide(worker, 8) for _ in range(40)]
+    began, rounds = time.thread_time(), 20_000
+    for _ in range(rounds):
+        worker.adaptive_controller.params.get_steps_for_batch(8)
+    spent = time.thread_time() - began
+    update({PROBE: 0})
+    return {
+        "read back": [state[FIELD], state[PROBE]],
+        "steps": steps,
+        "after": [decide(worker, 8) for _ in range(40)],
+        "microseconds": spent / rounds * 1e6,
+    }
+
+
 def count_steps(worker: Any) -> dict[str, Any]:
     """Play decode steps through the real result processor; returns the sums the patch kept."""
     torch = importlib.import_module("torch")
@@ -194,8 +214,8 @@ def count_steps(worker: Any) -> dict[str, Any]:
             next_token_ids=torch.arange(8), accept_lens=torch.tensor(accepted), speculative_num_draft_tokens=STEPS + 1
         )
         results.SchedulerBatchResultProcessor._resolve_spec_v2_tokens(processor, outcome, batch)
-    for (mode, bucket), (steps, tokens, seconds) in worker.specpatch.sums.take().items():
-        seen[f"{mode} {bucket}"] = [steps, tokens, 0.003 < seconds < 5]
+    for (mode, bucket), sums in worker.specpatch.sums.take().items():
+        seen[f"{mode} {bucket}"] = [sums.steps, sums.tokens, 0.003 < sums.seconds < 5]
     return seen
 
 
@@ -235,10 +255,15 @@ def main() -> dict[str, Any]:
         {FIELD: -1}, {FIELD: 1_000_001}, {FIELD: 8.0}, {FIELD: "8"}, {FIELD: True}, {FIELD: None},
         {FIELD: 8, "no_such_key": 1}, {"no_such_key": 1, FIELD: 8}, {"pp_max_micro_batch_size": 0, FIELD: 8},
         {"pp_max_micro_batch_size": 1, FIELD: -1},
+        {PROBE: -1}, {PROBE: 501}, {PROBE: 30.0}, {PROBE: "30"}, {PROBE: True}, {PROBE: None},
+        {FIELD: 8, PROBE: 501}, {PROBE: 501, FIELD: 8}, {FIELD: -1, PROBE: 30}, {PROBE: 30, FIELD: -1},
+        {FIELD: 8, PROBE: 30, "no_such_key": 1}, {"speculative_off_path": "decode", FIELD: 8},
     )  # fmt: skip
     for updates in bad_updates:
         answer = update(updates)
-        seen["refused"][json.dumps(updates)] = [answer, read_back(scheduler)[FIELD]]
+        state = read_back(scheduler)
+        seen["refused"][json.dumps(updates)] = [answer, state[FIELD], state[PROBE]]
+    seen["probes"] = probes(worker, scheduler, update)
     seen["read back"] = read_back(scheduler)["specpatch"]
     update({FIELD: 2})
     for number in range(600):

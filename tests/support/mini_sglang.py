@@ -41,14 +41,14 @@ def add_cli_args_from_dataclass(parser, cls):
 '''
 
 SERVER_ARGS = '''
-"""Server arguments; speculative_adaptive_config is declared below (not here)."""
+"""Server arguments; speculative_num_draft_tokens is declared below (not here)."""
 from __future__ import annotations
 
 import dataclasses
 
 from sglang.srt.arg_groups.arg_utils import A, Arg, NS, add_cli_args_from_dataclass
 
-# speculative_adaptive_config: A[str, "only a comment"] = ""
+# speculative_num_draft_tokens: A[int, "only a comment"] = 0
 
 
 @dataclasses.dataclass
@@ -56,16 +56,16 @@ class ServerArgs:
     model_path: A[str, "The model."] = ""
     speculative_adaptive: A[
         bool,
-        "Adapt, see speculative_adaptive_config: A[str] = None (in brackets, too).",
+        "Adapt, see speculative_num_draft_tokens: A[int] = None (in brackets, too).",
         NS("spec"),
     ] = False
-    speculative_adaptive_config: A[
-        str,
+    speculative_num_draft_tokens: A[
+        int,
         Arg(
-            help="A file (JSON) with [lists] and (parentheses).",
+            help="How many (with [lists] and parentheses).",
         ),
         NS("spec"),
-    ] = ""
+    ] = 4
     port: A[int, "The port."] = 30000
 
     @staticmethod
@@ -81,10 +81,10 @@ from sglang.srt.arg_groups.arg_utils import A, Arg
 
 
 class Spec:
-    speculative_adaptive_config: A[
-        str,
-        "A file.",
-    ] = ""
+    speculative_num_draft_tokens: A[
+        int,
+        "How many.",
+    ] = 4
 '''
 
 SERVER_ARGS_OF_FIELDS = '''
@@ -104,6 +104,44 @@ class ServerArgs(dataclasses.make_dataclass(
     @staticmethod
     def add_cli_args(parser):
         add_cli_args_from_dataclass(parser, ServerArgs)
+'''
+
+PLAIN_SERVER_ARGS = '''
+"""Server arguments; parser.add_argument("--speculative-num-draft-tokens") is below (not here)."""
+from __future__ import annotations
+
+import argparse
+import dataclasses
+
+from sglang.srt.arg_groups.arg_utils import Arg
+
+
+@dataclasses.dataclass
+class ServerArgs:
+    model_path: str = ""
+    # speculative_num_draft_tokens: int = 0
+    speculative_num_steps: int = 3
+    speculative_num_draft_tokens: int = 4
+    port: int = 30000
+
+    @staticmethod
+    def add_cli_args(parser: argparse.ArgumentParser):
+        """Add the flags, "--speculative-num-draft-tokens" among them."""
+        parser.add_argument("--model-path", type=str, help="(model")
+        parser.add_argument(
+            "--speculative-num-steps",
+            type=int,
+            help="Steps, see \\"--speculative-num-draft-tokens\\" [here]",
+            default=ServerArgs.speculative_num_steps,
+        )
+        parser.add_argument(
+            "--speculative-num-draft-tokens",
+            "--draft-tokens",
+            type=int,
+            help="How many (with [lists] and {braces}).",
+            default=ServerArgs.speculative_num_draft_tokens,
+        )
+        parser.add_argument("--port", type=int, default=ServerArgs.port)
 '''
 
 WORKER = '''
@@ -226,6 +264,27 @@ class AdaptiveController:
         self.worker.apply_runtime_state(state)
 '''
 
+PARAMS = '''
+"""Candidate steps."""
+
+
+def check(steps):
+    return all(isinstance(s, int) and s >= 0 for s in steps)
+'''
+
+WORKER_THAT_ALWAYS_DRAFTS = '''
+"""The EAGLE worker before it had a state for zero steps."""
+
+
+class EAGLEWorkerV2:
+    def __init__(self, server_args, gpu_id, nccl_port, target_worker):
+        self.server_args = server_args
+        self.speculative_num_steps = 3
+
+    def forward_batch_generation(self, batch):
+        return self.draft_worker.draft(batch)
+'''
+
 SPEC_INFO = '''
 """Algorithms."""
 
@@ -305,6 +364,45 @@ class Scheduler:
         """Idle housekeeping."""
         # First this.
         self.check()
+'''
+
+SCHEDULER_OF_PLAIN_FIELDS = '''
+"""The scheduler of releases that say yes to every live update."""
+import logging
+
+from sglang.srt.server_args import ServerArgs
+
+logger = logging.getLogger(__name__)
+
+
+class Scheduler:
+    def get_internal_state(self, recv_req):
+        ret = vars(get_global_server_args())
+        ret.pop("model_config", None)
+        return GetInternalStateReqOutput(internal_state=ret)
+
+    def set_internal_state(self, recv_req):
+        server_args_dict = recv_req.server_args
+        args_allow_update = set(
+            [
+                "pp_max_micro_batch_size",
+            ]
+        )
+        if_success = True
+        for k, v in server_args_dict.items():
+            if k not in args_allow_update:
+                if_success = False
+                break
+            elif k == "pp_max_micro_batch_size" and v < 1:
+                if_success = False
+                break
+        if if_success:
+            for k, v in server_args_dict.items():
+                setattr(get_global_server_args(), k, v)
+        return SetInternalStateReqOutput(
+            updated=True,
+            server_args=vars(get_global_server_args()),
+        )
 '''
 
 SCHEDULER_WITH_COMPONENT = '''
@@ -422,21 +520,29 @@ COMMON = {
     "srt/entrypoints/__init__.py": "",
     "srt/entrypoints/http_server.py": HTTP_SERVER,
     "srt/managers/__init__.py": "",
+}
+SWITCHABLE = COMMON | {
     "srt/managers/scheduler_components/__init__.py": "",
     "srt/managers/scheduler_components/batch_result_processor.py": RESULTS,
     "srt/speculative/eagle_worker_v2.py": WORKER,
     "srt/speculative/adaptive_runtime_state.py": CONTROLLER,
+    "srt/speculative/adaptive_spec_params.py": PARAMS,
     "srt/speculative/spec_info.py": SPEC_INFO,
 }
-OLD_LAYOUT = COMMON | {"srt/server_args.py": SERVER_ARGS, "srt/managers/scheduler.py": SCHEDULER}
-NEW_LAYOUT = COMMON | {
+PLAIN_LAYOUT = COMMON | {
+    "srt/server_args.py": PLAIN_SERVER_ARGS,
+    "srt/managers/scheduler.py": SCHEDULER_OF_PLAIN_FIELDS,
+    "srt/speculative/eagle_worker_v2.py": WORKER_THAT_ALWAYS_DRAFTS,
+}
+OLD_LAYOUT = SWITCHABLE | {"srt/server_args.py": SERVER_ARGS, "srt/managers/scheduler.py": SCHEDULER}
+NEW_LAYOUT = SWITCHABLE | {
     "srt/server_args.py": SERVER_ARGS_OF_FIELDS,
     "srt/arg_groups/fields/__init__.py": "",
     "srt/arg_groups/fields/spec.py": FIELDS_SPEC,
     "srt/managers/scheduler.py": SCHEDULER_WITH_COMPONENT,
     "srt/managers/scheduler_components/internal_state.py": INTERNAL_STATE,
 }
-LAYOUTS = {"old": OLD_LAYOUT, "new": NEW_LAYOUT}
+LAYOUTS = {"plain": PLAIN_LAYOUT, "old": OLD_LAYOUT, "new": NEW_LAYOUT}
 
 
 def write(folder: Path, layout: dict[str, str]) -> Path:

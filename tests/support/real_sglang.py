@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import importlib.util
 import json
 import os
@@ -9,7 +11,8 @@ import shutil
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -33,6 +36,30 @@ fetch = _fetch_module()
 RELEASES: tuple[str, ...] = tuple(fetch.pins())
 
 
+@contextlib.contextmanager
+def locked(place: Path) -> Iterator[None]:
+    """Let one process at a time in."""
+    with place.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def shared_folder(folder: Path) -> Iterator[Path]:
+    """Give several processes one folder; the last one to leave removes it."""
+    gate, mark = folder.with_suffix(".lock"), folder / f"user-{os.getpid()}"
+    with locked(gate):
+        folder.mkdir(exist_ok=True)
+        mark.touch()
+    try:
+        yield folder
+    finally:
+        with locked(gate):
+            mark.unlink()
+            if not list(folder.glob("user-*")):
+                shutil.rmtree(folder)
+
+
 @dataclass(frozen=True)
 class Patched:
     """A patched tree, what the patcher said, and how long it took."""
@@ -44,13 +71,23 @@ class Patched:
     result: dict[str, Any]
     seconds: float
 
+    def write(self, record: Path) -> None:
+        """Keep what is known of the tree for another process."""
+        record.write_text(json.dumps({**asdict(self), "directory": str(self.directory)}))
+
+    @staticmethod
+    def read(record: Path) -> Patched:
+        """Return what another process kept."""
+        content = json.loads(record.read_text())
+        return Patched(**{**content, "directory": Path(content["directory"])})
+
 
 @dataclass
 class Workshop:
-    """Patches trees in a folder of the session."""
+    """Patches trees in a folder of its own, and every release once in one that the processes of a session share."""
 
     folder: Path
-    _made: dict[str, Patched] = field(default_factory=dict)
+    shared: Path | None = None
 
     def source(self, release: str) -> Path:
         """Return the pristine package of a release."""
@@ -97,11 +134,13 @@ class Workshop:
         return Patched(str(result["release"]), target, done.returncode, done.stdout, result, time.monotonic() - began)
 
     def patched(self, release: str) -> Patched:
-        """Return the patched tree of a release, with the import check; made once."""
-        if release not in self._made:
-            parent = self.source(release).parent
-            self._made[release] = self.apply(parent, self.folder / release)
-        return self._made[release]
+        """Return the patched tree of a release, with the import check; made once, by whoever needs it first."""
+        folder = self.shared or self.folder
+        record = folder / f"{release}.json"
+        with locked(folder / f"{release}.lock"):
+            if not record.exists():
+                self.apply(self.source(release).parent, folder / release).write(record)
+        return Patched.read(record)
 
     def copy(self, release: str, name: str) -> Path:
         """Return a copy of the pristine package under a folder of its own, to be damaged."""

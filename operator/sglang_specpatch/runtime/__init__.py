@@ -18,16 +18,38 @@ from .hooks import (
     note_result,
     update_check,
 )
-from .threshold import parse_threshold
+from .inactive import refuse_request
+from .offpath import (
+    attach_off_path,
+    lengths_on_host,
+    off_path_forward,
+    off_path_graphs,
+    off_path_ready,
+    off_path_step,
+    relays_bonus_only,
+    target_reads_last,
+)
+from .settings import parse_off_path, parse_probe_permille, parse_threshold
 
 __all__ = [
     "accepts_update",
     "add_readback",
     "attach",
+    "attach_off_path",
     "check_request",
+    "lengths_on_host",
     "note_forward",
     "note_idle",
     "note_result",
+    "off_path_forward",
+    "off_path_graphs",
+    "off_path_ready",
+    "off_path_step",
+    "parse_off_path",
+    "parse_probe_permille",
     "parse_threshold",
+    "refuse_request",
+    "relays_bonus_only",
+    "target_reads_last",
     "update_check",
 ]

@@ -9,49 +9,49 @@ import time
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
+from .inactive import SUPPORTED_WORKER, unsupported_worker
 from .ports import Worker
-from .threshold import FIELD
+from .settings import LIVE
 
 logger = logging.getLogger("sglang.srt.speculative.specpatch")
 
-SUPPORTED_WORKER = "EAGLEWorkerV2"
 _SWITCH_LOG_SECONDS = 10.0
 _LOG_ENTRIES = 64
-_SWITCHED_FIELDS = frozenset({"speculative_num_steps", "speculative_num_draft_tokens", FIELD})
+_SWITCHED_FIELDS = frozenset({"speculative_num_steps", "speculative_num_draft_tokens", *LIVE})
 
 
-def threshold_reader() -> Callable[[], int]:
-    """Return a function that reads the threshold where this release keeps live-updated config.
+def setting_reader(name: str) -> Callable[[], Any]:
+    """Return a function that reads a setting where this release keeps live-updated config.
 
     That is the config of the scheduler process, which `/set_internal_state` changes and `/server_info` shows, so
-    there is one truth. Raises AttributeError when no known place has the field.
+    there is one truth. Raises AttributeError when no known place has it.
     """
     context = import_module("sglang.srt.runtime_context")
     get_spec = getattr(context, "get_spec", None)
-    if get_spec is not None and hasattr(get_spec(), FIELD):
-        return lambda: getattr(get_spec(), FIELD)
+    if get_spec is not None and hasattr(get_spec(), name):
+        return lambda: getattr(get_spec(), name)
     get_args = import_module("sglang.srt.server_args").get_global_server_args
-    getattr(get_args(), FIELD)
-    return lambda: getattr(get_args(), FIELD)
+    getattr(get_args(), name)
+    return lambda: getattr(get_args(), name)
 
 
 def inactive_reason(worker: Worker) -> str | None:
     """Say why this worker can't switch drafting off and on step by step, or None if it can."""
-    name = type(worker).__name__
-    if name != SUPPORTED_WORKER:
-        return f"worker {name} has no zero-step state (only {SUPPORTED_WORKER} has)"
+    if type(worker).__name__ != SUPPORTED_WORKER:
+        return unsupported_worker(worker)
     args = worker.server_args
     adaptive = import_module("sglang.srt.speculative.adaptive_spec_params")
     reason = adaptive.adaptive_unsupported_reason(args)
     if reason is not None:
         return str(reason)
-    settled = _settled(args)
-    stages = settled("pp_size")
+    setting = settled(args)
+    stages = setting("pp_size")
     if stages not in (None, 1):
         return f"pp_size={stages} is not supported (only the last stage hosts the draft)"
     for flag in ("enable_lora", "enable_hisparse"):
-        if settled(flag):
+        if setting(flag):
             return f"{flag}=True is not supported (its buffers are sized for one step count)"
     shares_index = getattr(import_module(type(worker).__module__), "_qsa_index_share_requested", None)
     if shares_index is not None and shares_index(_draft_config(worker)):
@@ -59,7 +59,7 @@ def inactive_reason(worker: Worker) -> str | None:
     return None
 
 
-def _settled(server_args: object) -> Callable[[str], object]:
+def settled(server_args: object) -> Callable[[str], object]:
     """Return a reader of the arguments as resolution left them; older releases resolve in place."""
     try:
         overrides = import_module("sglang.srt.arg_groups.overrides")

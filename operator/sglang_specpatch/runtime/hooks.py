@@ -11,32 +11,38 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 
-from .counters import PUBLISH_SECONDS, Publisher, StepClock, StepSums
+from . import settings
+from .counters import OFF, ON, PUBLISH_SECONDS, Publisher, StepClock, StepSums
 from .engine import (
-    SUPPORTED_WORKER,
     inactive_reason,
     logger,
     patch_identity,
     quiet_switch_log,
-    threshold_reader,
+    setting_reader,
     trim_override_logs,
 )
+from .inactive import unsupported_worker
+from .offpath import ZERO_STEP
 from .ports import Batch, Collector, HttpRequest, Processor, Reporter, Request, Scheduler, StepResult, Worker
-from .threshold import FIELD, ThresholdPolicy, install, refusal
-
-OFF_PATH = "ZeroStep"
+from .threshold import LiveSettings, ThresholdPolicy, install
 
 
 class SpecPatch:
-    """The patch in one scheduler process: the policy in force and the counters of its steps."""
+    """The patch in one scheduler process: the policy in force and the counters of its steps.
 
-    def __init__(self, policy: ThresholdPolicy) -> None:
+    `off_path` says how a step without drafts is run, and `off_path_reason` why not in the better way.
+    """
+
+    def __init__(self, policy: ThresholdPolicy, off_path: str = ZERO_STEP, off_path_reason: str | None = None) -> None:
         self.policy = policy
+        self.off_path = off_path
+        self.off_path_reason = off_path_reason
         self.clock = StepClock()
         self.sums = StepSums()
         self.publisher: Publisher | None = None
         self._metrics_decided = False
-        self._mode: str | None = None
+        self._chosen_mode: str | None = None
+        self._steady_mode: str | None = None
         self._next_publication = 0.0
         self.counting = True
 
@@ -47,8 +53,8 @@ class SpecPatch:
         self._metrics_decided = True
         if collector is not None and reporter.current_scheduler_metrics_enabled:
             self.publisher = Publisher(collector)
-            self.publisher.off_path(OFF_PATH)
-            self.publisher.threshold(self.policy.threshold)
+            self.publisher.off_path(self.off_path)
+            self.publisher.settings(self.policy.threshold, self.policy.probe_permille)
 
     def result(self, now: float, drafted: bool, batch_size: int, tokens: int) -> None:
         """Count the result of one decode step."""
@@ -67,22 +73,34 @@ class SpecPatch:
         self._count(now, seconds, result.speculative_num_draft_tokens > 1, batch_size, tokens)
 
     def _count(self, now: float, seconds: float | None, drafted: bool, batch_size: int, tokens: int) -> None:
-        mode = "on" if drafted else "off"
-        if seconds is not None:
-            self.sums.add(mode, batch_size, tokens, seconds)
-        if mode != self._mode:
-            if self._mode is not None and self.publisher is not None:
-                self.publisher.transition(mode)
-            self._mode = mode
+        choice = self.policy.choice(self.clock.decodes_behind)
+        if choice is None or choice.drafts is not drafted:
+            # It only prepared the next one to draft.
+            self._steady_mode = None
+        else:
+            mode = ON if drafted else OFF
+            # The first step in another mode pays for the change.
+            if seconds is not None and mode == self._steady_mode:
+                self.sums.add(mode, batch_size, tokens, seconds)
+            self._steady_mode = mode
+            if choice.probe:
+                self.sums.add_probe(mode, batch_size)
+            elif mode != self._chosen_mode:
+                self._note_transition(mode)
         if now >= self._next_publication:
             self.publish(now)
+
+    def _note_transition(self, mode: str) -> None:
+        if self._chosen_mode is not None and self.publisher is not None:
+            self.publisher.transition(mode)
+        self._chosen_mode = mode
 
     def publish(self, now: float) -> None:
         """Bring the Prometheus series up to date."""
         self._next_publication = now + PUBLISH_SECONDS
         sums = self.sums.take()
         if self.publisher is not None:
-            self.publisher.threshold(self.policy.threshold)
+            self.publisher.settings(self.policy.threshold, self.policy.probe_permille)
             self.publisher.steps(sums)
 
     def stop_counting(self) -> None:
@@ -94,13 +112,14 @@ class SpecPatch:
 def attach(worker: Worker) -> None:
     """Called at the end of the worker's adaptive set-up: put the threshold above it, if this worker can obey one.
 
-    Raises ValueError for a boot value that is no threshold (set past the command line), so the server doesn't start.
+    Raises ValueError for a bad boot value (set past the command line), so the server doesn't start.
     """
     patch_identity()
-    read = threshold_reader()
-    problem = refusal(read())
-    if problem is not None:
-        raise ValueError(problem)
+    for name in settings.ALL:
+        problem = settings.refusal(name, setting_reader(name)())
+        if problem is not None:
+            raise ValueError(problem)
+    live = LiveSettings(setting_reader(settings.THRESHOLD), setting_reader(settings.PROBE_PERMILLE))
     try:
         reason = inactive_reason(worker)
     except Exception as error:
@@ -111,10 +130,10 @@ def attach(worker: Worker) -> None:
         logger.warning("Speculation threshold inactive: %s", reason)
         return
     controller_class = import_module("sglang.srt.speculative.adaptive_runtime_state").AdaptiveController
-    policy = install(worker, read, lambda: trim_override_logs(worker), controller_class)
+    policy = install(worker, live, lambda: trim_override_logs(worker), controller_class)
     worker.specpatch = SpecPatch(policy)
     quiet_switch_log(worker)
-    logger.info("Speculation threshold active: %s = %d, off path %s", FIELD, read(), OFF_PATH)
+    logger.info("Speculation threshold active: %s = %d", settings.THRESHOLD, policy.threshold)
 
 
 def note_forward(worker: object, batch: Batch) -> None:
@@ -155,30 +174,30 @@ def note_idle(scheduler: Scheduler) -> None:
 
 
 async def check_request(request: HttpRequest) -> None:
-    """Called with a live update as it came over HTTP; a value that is no threshold is answered with 400 and a sentence.
+    """Called with a live update as it came over HTTP; a bad value is answered with 400 and a sentence.
 
     By the time the scheduler sees an update, newer releases have turned "3" into 3 and true into 1.
     """
     body = await request.json()
     updates = body.get("server_args") if isinstance(body, dict) else None
-    problem = refusal(updates[FIELD]) if isinstance(updates, dict) and FIELD in updates else None
+    problem = settings.update_refusal(updates) if isinstance(updates, dict) else None
     if problem is not None:
         raise import_module("fastapi").HTTPException(status_code=400, detail=f"Live update refused: {problem}")
 
 
 def accepts_update(scheduler: Scheduler, updates: Mapping[str, object]) -> bool:
     """Called with all keys of a live update before any is applied; False refuses them all."""
-    problem = _update_problem(scheduler, updates[FIELD]) if FIELD in updates else None
+    problem = _update_problem(scheduler, updates)
     if problem is not None:
         logger.warning("Live update refused: %s", problem)
     return problem is None
 
 
 def update_check(scheduler: Scheduler, rejected: type[Exception]) -> Callable[[str, object], None]:
-    """Return the validator of the key for releases that keep a table of them; it raises `rejected`."""
+    """Return the validator of one live setting for releases that keep a table of them; it raises `rejected`."""
 
     def validate(key: str, value: object) -> None:
-        problem = _update_problem(scheduler, value)
+        problem = _update_problem(scheduler, {key: value})
         if problem is not None:
             raise rejected(f"Live update refused: {problem}")
 
@@ -191,20 +210,23 @@ def add_readback(scheduler: Scheduler, state: dict[str, object]) -> None:
     patch = _active(worker)
     generation, release = patch_identity()
     if patch is not None:
-        state[FIELD] = patch.policy.threshold
+        state[settings.THRESHOLD] = patch.policy.threshold
+        state[settings.PROBE_PERMILLE] = patch.policy.probe_permille
     state["specpatch"] = {
         "generation": generation,
         "release": release,
         "active": patch is not None,
         "inactive_reason": None if patch is not None else _why_inactive(worker),
-        "off_path": OFF_PATH if patch is not None else None,
+        "off_path": None if patch is None else patch.off_path,
+        "off_path_reason": None if patch is None else patch.off_path_reason,
     }
 
 
-def _update_problem(scheduler: Scheduler, value: object) -> str | None:
-    if _active(scheduler.draft_worker) is None:
-        return f"{FIELD} has no effect on this server: {_why_inactive(scheduler.draft_worker)}"
-    return refusal(value)
+def _update_problem(scheduler: Scheduler, updates: Mapping[str, object]) -> str | None:
+    ours = [name for name in settings.LIVE if name in updates]
+    if ours and _active(scheduler.draft_worker) is None:
+        return f"{ours[0]} has no effect on this server: {_why_inactive(scheduler.draft_worker)}"
+    return settings.update_refusal(updates)
 
 
 def _active(worker: object | None) -> SpecPatch | None:
@@ -216,7 +238,7 @@ def _why_inactive(worker: object | None) -> str:
     if worker is None:
         return "speculative decoding is off (no --speculative-algorithm)"
     reason = getattr(worker, "specpatch_inactive_reason", None)
-    return reason or f"worker {type(worker).__name__} has no zero-step state (only {SUPPORTED_WORKER} has)"
+    return reason or unsupported_worker(worker)
 
 
 def _output_tokens(requests: Sequence[Request], predict_tokens: list[list[int]]) -> int:

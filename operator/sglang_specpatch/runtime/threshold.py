@@ -1,38 +1,31 @@
-"""The value rule of the threshold and the decision made from it at each decode step."""
+"""The policy that SGLang asks at each decode step: zero steps or drafting, by threshold and probes."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
+from typing import NamedTuple
 
 from .ports import ControllerClass, StepPolicy, Worker
+from .probing import ProbeSchedule, drafting_stops
 
-FIELD = "speculative_disable_batch_threshold"
-MAX_THRESHOLD = 1_000_000
-
-
-def refusal(value: object) -> str | None:
-    """Say why a value can't be a threshold, or None if it can: a plain int from 0 to 1,000,000."""
-    if type(value) is not int:
-        return f"{FIELD} must be a whole number, got {value!r} ({type(value).__name__})"
-    if not 0 <= value <= MAX_THRESHOLD:
-        return f"{FIELD} must be from 0 to {MAX_THRESHOLD}, got {value}"
-    return None
+_UNDISTURBED_STEPS = 3
 
 
-def parse_threshold(text: str) -> int:
-    """Read the command-line value; argparse prints the sentence of the raised ArgumentTypeError."""
-    if not (text.isascii() and text.isdigit() and len(text) <= 7 and int(text) <= MAX_THRESHOLD):
-        raise argparse.ArgumentTypeError(
-            f"must be a whole number from 0 to {MAX_THRESHOLD} "
-            f"(0 = always speculate, 1 = never, N = stop drafting at N requests), got {text!r}"
-        )
-    return int(text)
+class LiveSettings(NamedTuple):
+    """Readers of what a live update may change, as it is now."""
+
+    threshold: Callable[[], int]
+    probe_permille: Callable[[], int]
 
 
-def drafting_stops(threshold: int, batch_size: int) -> bool:
-    """Decide one step: no drafting once `threshold` or more requests decode together; 0 never stops it."""
-    return 0 < threshold <= batch_size
+class Choice(NamedTuple):
+    """What was chosen for one decode step."""
+
+    drafts: bool
+    probe: bool
+
+
+_CHOICES = tuple(tuple(Choice(drafts, probe) for probe in (False, True)) for drafts in (False, True))
 
 
 class ConfiguredSteps:
@@ -65,23 +58,32 @@ class ConfiguredSteps:
 
 
 class ThresholdPolicy:
-    """Zero steps at the threshold or above it; below it what `below` decides.
+    """Zero steps at the threshold or above it; below it what `below` decides. Probes turn that round.
 
     With a user's own `--speculative-adaptive`, `below` is SGLang's adaptive policy: the threshold is a ceiling above
-    it. Steps that the threshold switched off teach it nothing, since they accept no drafts by construction.
+    it. Steps that the threshold or a probe decided teach it nothing: without drafts none are accepted.
     """
 
-    def __init__(self, below: StepPolicy, read_threshold: Callable[[], int], on_change: Callable[[], None]) -> None:
+    def __init__(self, below: StepPolicy, live: LiveSettings, on_change: Callable[[], None]) -> None:
         self._below = below
-        self._read = read_threshold
+        self._read_threshold, self._read_permille = live
         self._on_change = on_change
+        self._schedule = ProbeSchedule()
         self._last_steps = -1
+        self._undisturbed = 0
+        self._latest: Choice | None = None
+        self._earlier: Choice | None = None
         self._cuda_graph_bs: list[int] | None = None
 
     @property
     def threshold(self) -> int:
         """The threshold in force now."""
-        return self._read()
+        return self._read_threshold()
+
+    @property
+    def probe_permille(self) -> int:
+        """The share of probes in force now."""
+        return self._read_permille()
 
     @property
     def candidate_steps(self) -> list[int]:
@@ -94,16 +96,32 @@ class ThresholdPolicy:
         self._below.set_cuda_graph_bs(cuda_graph_bs)
 
     def get_steps_for_batch(self, batch_size: int) -> int:
-        """Decide from this batch and the threshold as it is now; every rank sees the same two numbers."""
-        steps = 0 if drafting_stops(self._read(), batch_size) else self._below.get_steps_for_batch(batch_size)
+        """Decide from this batch, the batches before it and the live settings: every rank sees the same."""
+        threshold = self._read_threshold()
+        probe = self._schedule.probes(threshold, self._read_permille(), batch_size)
+        stops = drafting_stops(threshold, batch_size)
+        steps = self._below.get_steps_for_batch(batch_size) if stops is probe else 0
+        self._undisturbed = 0 if stops or probe else self._undisturbed + 1
+        # Where the policy below drafts nothing either, a probe of drafting is none.
+        self._earlier, self._latest = self._latest, _CHOICES[steps > 0][probe and (steps > 0) is stops]
         if steps != self._last_steps:
             self._last_steps = steps
             self._on_change()
         return steps
 
+    def choice(self, decided_since: int) -> Choice | None:
+        """Return what was chosen for the decode step before the last `decided_since` ones; None beyond the last two."""
+        if not decided_since:
+            return self._latest
+        return self._earlier if decided_since == 1 else None
+
     def on_verify_complete(self, num_correct_drafts_per_req: list[int], batch_size: int) -> int | None:
-        """Let the policy below learn from steps that it decided."""
-        if drafting_stops(self._read(), batch_size):
+        """Let the policy below learn from steps that it decided.
+
+        The step is the last one decided or, where the schedule overlaps, the one before; and the first step of
+        drafting after steps without may be one that only prepares it.
+        """
+        if self._undisturbed < _UNDISTURBED_STEPS:
             return None
         return self._below.on_verify_complete(num_correct_drafts_per_req, batch_size)
 
@@ -113,7 +131,7 @@ class ThresholdPolicy:
 
 
 def install(
-    worker: Worker, read: Callable[[], int], on_change: Callable[[], None], controller_class: ControllerClass
+    worker: Worker, live: LiveSettings, on_change: Callable[[], None], controller_class: ControllerClass
 ) -> ThresholdPolicy:
     """Give the worker an adaptive controller that obeys the threshold; returns its policy.
 
@@ -126,5 +144,5 @@ def install(
         controller = worker.adaptive_controller = controller_class(worker, None)
     else:
         below = controller.params
-    controller.params = policy = ThresholdPolicy(below, read, on_change)
+    controller.params = policy = ThresholdPolicy(below, live, on_change)
     return policy

@@ -79,6 +79,73 @@ ValueError: 'qwen3_asr' is already used by a Transformers config, pick another n
         ("ModuleNotFoundError: No module named 'xgrammar.kernels'", Reason.PACKAGE_MISMATCH, "xgrammar"),
         ("AttributeError: module 'torch.library' has no attribute 'wrap'", Reason.PACKAGE_MISMATCH, "torch"),
         (
+            "ImportError: /x/libtorch_cuda.so: undefined symbol: ncclCommWindowDeregister",
+            Reason.PACKAGE_MISMATCH,
+            "ncclCommWindowDeregister",
+        ),
+        (
+            "ImportError: /x/libcusparse.so.12: undefined symbol: __nvJitLinkComplete_12_4, version libnvJitLink.so.12",
+            Reason.PACKAGE_MISMATCH,
+            "needs __nvJitLinkComplete_12_4, which",
+        ),
+        ("RuntimeError: operator torchvision::nms does not exist", Reason.TORCH_ABI_MISMATCH, "torchvision"),
+        (
+            "RuntimeError: Detected that PyTorch and torchvision were compiled with different CUDA major versions.",
+            Reason.TORCH_ABI_MISMATCH,
+            "torchvision",
+        ),
+        (
+            "ImportError: /lib/libc.so.6: version `GLIBC_2.38' not found (required by /x/common_ops.abi3.so)",
+            Reason.MISSING_SYSTEM_LIBRARY,
+            "libc.so.6 of the image is too old: /x/common_ops.abi3.so needs GLIBC_2.38",
+        ),
+        (
+            "OSError: [Errno 28] No space left on device: '/home/sglang/.triton'",
+            Reason.NO_SPACE,
+            "/home/sglang/.triton",
+        ),
+        ("OSError: [Errno 122] Disk quota exceeded", Reason.NO_SPACE, "quota"),
+        (
+            "OSError: [Errno 30] Read-only file system: '/root/.cache/flashinfer'",
+            Reason.SOURCE_NOT_WRITABLE,
+            "/root/.cache/flashinfer",
+        ),
+        ("PermissionError: [Errno 13] Permission denied: '/.triton'", Reason.SOURCE_NOT_WRITABLE, "'/.triton'"),
+        (
+            "RuntimeError: cannot cache function 'f': no locator available for file '/x/f.py'",
+            Reason.SOURCE_NOT_WRITABLE,
+            "'f'",
+        ),
+        (
+            "KeyError: 'getpwuid(): uid not found: 1000800000'",
+            Reason.IMPORT_CHECK_FAILED,
+            "User 1000800000 has no entry",
+        ),
+        ("AssertionError: Torch not compiled with CUDA enabled", Reason.PACKAGE_MISMATCH, "a build without CUDA"),
+        (
+            "RuntimeError: No accelerator (CUDA, XPU, HPU, NPU, MUSA, MPS) or platform plugin is available.",
+            Reason.NO_GPU_VISIBLE,
+            "platform plugin is available",
+        ),
+        ("RuntimeError: No supported accelerator (CUDA/XPU) available", Reason.NO_GPU_VISIBLE, "CUDA/XPU"),
+        ("RuntimeError: 0 active drivers ([]). There should only be one.", Reason.NO_GPU_VISIBLE, "0 active drivers"),
+        ("AssertionError: libcuda.so cannot found!", Reason.NO_GPU_VISIBLE, "libcuda.so cannot found"),
+        (
+            "ImportError: tokenizers>=0.22.0,<=0.23.0 is required for a normal functioning of this module",
+            Reason.PACKAGE_MISMATCH,
+            "tokenizers>=0.22.0,<=0.23.0 is asked for",
+        ),
+        (
+            "importlib.metadata.PackageNotFoundError: No package metadata was found for flashinfer-python",
+            Reason.PACKAGE_MISMATCH,
+            "flashinfer-python",
+        ),
+        (
+            "ValueError: numpy.dtype size changed, may indicate binary incompatibility. Expected 96 from C header",
+            Reason.PACKAGE_MISMATCH,
+            "numpy",
+        ),
+        (
             "OSError: libpython3.12.so.1.0: cannot open shared object file",
             Reason.MISSING_SYSTEM_LIBRARY,
             "libpython3.12.so.1.0",
@@ -118,3 +185,9 @@ def test_a_warning_before_the_error_does_not_decide() -> None:
     cause = first_cause(log)
     assert cause is not None
     assert cause.reason is Reason.PACKAGE_MISMATCH
+
+
+def test_the_longest_log_is_read_in_a_moment() -> None:
+    """Patterns must not run away on what they almost match."""
+    log = "\n".join(["x" * 4000 + " operator", "No module named " * 300, "[Errno 1" * 500] * 20)
+    assert first_cause(log) is None

@@ -33,3 +33,7 @@ def test_a_step_costs_less_than_five_microseconds(bench: ModuleType, batch_size:
         if costs[-1] < 5:
             break
     assert min(costs) < 5, costs
+
+
+def test_deciding_whether_to_probe_costs_less_than_a_microsecond(bench: ModuleType) -> None:
+    assert min(bench.microseconds_per_probe_decision(8) for _ in range(5)) < 1

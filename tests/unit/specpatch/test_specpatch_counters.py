@@ -11,7 +11,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge
 
-from sglang_specpatch.runtime import counters, hooks, threshold
+from sglang_operator.tuning import samples
+from sglang_specpatch.runtime import buckets, counters, hooks, threshold
 
 LABELS = {"model_name": "m", "tp_rank": 0}
 
@@ -113,17 +114,25 @@ def test_counted_steps_are_those_between_two_decode_results(turns: list[str], ov
      (256, "193-256"), (257, "257+"), (100_000, "257+")],
 )  # fmt: skip
 def test_buckets(size: int, label: str) -> None:
-    assert counters.bucket(size) == label
+    assert buckets.bucket(size) == label
 
 
 def test_bucket_labels_say_their_own_bounds() -> None:
     previous = 0
-    for label in counters.BUCKETS[:-1]:
+    for label in buckets.BUCKETS[:-1]:
         low, high = (label.split("-") * 2)[:2] if "-" in label else (label, label)
         assert int(low) == previous + 1
-        assert counters.bucket(int(low)) == counters.bucket(int(high)) == label
+        assert buckets.bucket(int(low)) == buckets.bucket(int(high)) == label
         previous = int(high)
-    assert counters.BUCKETS[-1] == f"{previous + 1}+"
+    assert buckets.BUCKETS[-1] == f"{previous + 1}+"
+
+
+def test_engine_and_operator_have_the_same_buckets() -> None:
+    """The engine imports nothing of the operator, so each has its own list."""
+    assert tuple(bucket.label for bucket in samples.BUCKETS) == buckets.BUCKETS
+    for bucket in samples.BUCKETS:
+        assert buckets.bucket(bucket.low) == bucket.label
+        assert buckets.bucket(bucket.high or 10**6) == bucket.label
 
 
 @pytest.fixture
@@ -138,10 +147,14 @@ def _collector(registry: CollectorRegistry) -> SimpleNamespace:
     return SimpleNamespace(labels=LABELS, _counter_cls=made(Counter), _gauge_cls=made(Gauge))
 
 
-def _patch(live: SimpleNamespace) -> hooks.SpecPatch:
-    return hooks.SpecPatch(
-        threshold.ThresholdPolicy(threshold.ConfiguredSteps(3), lambda: int(live.value), lambda: None)
-    )
+def _patch(value: int = 0, permille: int = 0) -> hooks.SpecPatch:
+    return _live_patch(SimpleNamespace(value=value, permille=permille))
+
+
+def _live_patch(live: SimpleNamespace, off_path: str = "ZeroStep") -> hooks.SpecPatch:
+    settings = threshold.LiveSettings(lambda: int(live.value), lambda: int(live.permille))
+    policy = threshold.ThresholdPolicy(threshold.ConfiguredSteps(3), settings, lambda: None)
+    return hooks.SpecPatch(policy, off_path)
 
 
 class Batch:
@@ -171,45 +184,80 @@ def _result(width: int, tokens: list[list[int]]) -> SimpleNamespace:
     )
 
 
-def _decode(rank: SimpleNamespace, reqs: list[SimpleNamespace], width: int, tokens: list[list[int]]) -> None:
+def _launch(rank: SimpleNamespace, reqs: list[SimpleNamespace]) -> bool:
+    """Begin a decode step as the worker does; returns whether it drafts."""
     hooks.note_forward(rank.model_worker, Batch(reqs))
-    hooks.note_result(rank, Batch(reqs), _result(width, tokens), tokens)
+    patch = rank.model_worker.specpatch
+    return patch is None or patch.policy.get_steps_for_batch(len(reqs)) > 0
+
+
+def _finish(rank: SimpleNamespace, reqs: list[SimpleNamespace], drafted: bool, tokens: list[list[int]]) -> None:
+    hooks.note_result(rank, Batch(reqs), _result(4 if drafted else 1, tokens), tokens)
+
+
+def _decode(rank: SimpleNamespace, reqs: list[SimpleNamespace], tokens: list[list[int]] | None = None) -> bool:
+    drafted = _launch(rank, reqs)
+    _finish(rank, reqs, drafted, tokens or [[1]] * len(reqs))
+    return drafted
 
 
 def _value(registry: CollectorRegistry, name: str, **labels: str) -> float | None:
     return registry.get_sample_value(name, {**{key: str(value) for key, value in LABELS.items()}, **labels})
 
 
+def _counted(registry: CollectorRegistry, mode: str, batch_size: str) -> tuple[float | None, ...]:
+    """Steps, tokens and requests of the counted steps, and all probe steps."""
+    names = ("mode_steps", "mode_tokens", "mode_requests", "probe_steps")
+    return tuple(_value(registry, f"sglang:spec_{name}_total", mode=mode, batch_size=batch_size) for name in names)
+
+
 def test_both_modes_reach_prometheus_under_the_agreed_names(registry: CollectorRegistry) -> None:
-    live = SimpleNamespace(value=8)
-    rank = _rank(_patch(live), _collector(registry))
+    live = SimpleNamespace(value=8, permille=0)
+    rank = _rank(_live_patch(live, "Decode"), _collector(registry))
     hooks.note_idle(rank)
     assert _value(registry, "sglang:spec_disable_batch_threshold") == 8
-    assert _value(registry, "sglang:spec_off_path", path="ZeroStep") == 1
+    assert _value(registry, "sglang:spec_probe_permille") == 0
+    assert _value(registry, "sglang:spec_off_path", path="Decode") == 1
     few, many = _requests(3), _requests(10)
     for _ in range(5):
-        _decode(rank, few, 4, [[1, 2], [3], [4, 5, 6]])
+        _decode(rank, few, [[1, 2], [3], [4, 5, 6]])
     for _ in range(4):
-        _decode(rank, many, 1, [[1]] * 10)
-    live.value = 9
+        _decode(rank, many)
+    live.value, live.permille = 9, 30
     hooks.note_idle(rank)
-    assert _value(registry, "sglang:spec_mode_steps_total", mode="on", batch_size="3-4") == 4
-    assert _value(registry, "sglang:spec_mode_tokens_total", mode="on", batch_size="3-4") == 24
-    assert _value(registry, "sglang:spec_mode_steps_total", mode="off", batch_size="9-12") == 4
-    assert _value(registry, "sglang:spec_mode_tokens_total", mode="off", batch_size="9-12") == 40
-    assert 0 < (_value(registry, "sglang:spec_mode_seconds_total", mode="on", batch_size="3-4") or 0) < 5
+    assert _counted(registry, "on", "3-4") == (4, 24, 12, 0)
+    assert _counted(registry, "off", "9-12") == (3, 30, 30, 0), "the first step of another mode doesn't count"
+    seconds = _value(registry, "sglang:spec_mode_seconds_total", mode="on", batch_size="3-4") or 0
+    squared = _value(registry, "sglang:spec_mode_seconds_squared_total", mode="on", batch_size="3-4") or 0
+    assert 0 < seconds < 5
+    assert seconds**2 / 4 <= squared * 1.000001 <= seconds**2
     assert _value(registry, "sglang:spec_mode_transitions_total", to="off") == 1
-    assert _value(registry, "sglang:spec_mode_transitions_total", to="on") is None
+    assert _value(registry, "sglang:spec_mode_transitions_total", to="on") == 0
     assert _value(registry, "sglang:spec_disable_batch_threshold") == 9
+    assert _value(registry, "sglang:spec_probe_permille") == 30
+
+
+def test_every_counter_is_there_with_nought_before_the_first_request(registry: CollectorRegistry) -> None:
+    hooks.note_idle(_rank(_patch(), _collector(registry)))
+    samples_by_name: dict[str, list[float]] = {}
+    for metric in registry.collect():
+        for sample in metric.samples:
+            samples_by_name.setdefault(sample.name, []).append(sample.value)
+    by_step = [
+        f"sglang:spec_{name}_total"
+        for name in (
+            "mode_steps", "mode_tokens", "mode_seconds", "mode_requests", "mode_seconds_squared", "probe_steps"
+        )
+    ]  # fmt: skip
+    for name in by_step:
+        assert samples_by_name[name] == [0] * 32, "two modes, 16 buckets"
+    assert samples_by_name["sglang:spec_mode_transitions_total"] == [0, 0]
 
 
 def test_a_rank_that_does_not_report_and_a_server_without_metrics_publish_nothing(registry: CollectorRegistry) -> None:
-    for rank in (
-        _rank(_patch(SimpleNamespace(value=0)), _collector(registry), reports=False),
-        _rank(_patch(SimpleNamespace(value=0)), None),
-    ):
+    for rank in (_rank(_patch(), _collector(registry), reports=False), _rank(_patch(), None)):
         hooks.note_idle(rank)
-        _decode(rank, _requests(1), 4, [[1]])
+        _decode(rank, _requests(1))
         hooks.note_idle(rank)
     assert list(registry.collect()) == []
 
@@ -217,39 +265,117 @@ def test_a_rank_that_does_not_report_and_a_server_without_metrics_publish_nothin
 def test_an_inactive_worker_is_not_measured(registry: CollectorRegistry) -> None:
     rank = _rank(None, _collector(registry))
     hooks.note_idle(rank)
-    _decode(rank, _requests(1), 4, [[1]])
+    _decode(rank, _requests(1))
     assert list(registry.collect()) == []
 
 
-def test_a_mixed_or_prefill_batch_breaks_the_chain(registry: CollectorRegistry) -> None:
+def _unpublished(patch: hooks.SpecPatch) -> hooks.SpecPatch:
+    patch.publish = lambda now: None  # type: ignore[method-assign]
+    return patch
+
+
+def test_a_mixed_or_prefill_batch_breaks_the_chain() -> None:
     for broken in (Batch([], prefill=True), Batch([], mixed=True)):
-        patch = _patch(SimpleNamespace(value=0))
+        patch = _unpublished(_patch())
         rank = _rank(patch, None)
         reqs = _requests(2)
-        _decode(rank, reqs, 4, [[1], [1]])
+        _decode(rank, reqs)
         hooks.note_forward(rank.model_worker, broken)
-        _decode(rank, reqs, 4, [[1], [1]])
+        _decode(rank, reqs)
         assert patch.sums.take() == {}
+        _decode(rank, reqs)
+        assert [sums.steps for sums in patch.sums.take().values()] == [1]
+
+
+def _play(patch: hooks.SpecPatch, batch_sizes: list[int], *, overlap: bool, bridge: bool = False) -> None:
+    """Decode. With overlap each result comes after the next launch; with a bridge drafting begins one step late."""
+    rank = _rank(patch, None)
+    waiting: list[tuple[list[SimpleNamespace], bool]] = []
+    prepared = True
+    for batch_size in batch_sizes:
+        reqs = _requests(batch_size)
+        drafts = _launch(rank, reqs)
+        waiting.append((reqs, drafts and (prepared or not bridge)))
+        prepared = drafts
+        if len(waiting) > overlap:
+            done, drafted = waiting.pop(0)
+            _finish(rank, done, drafted, [[1]] * len(done))
+    for done, drafted in waiting:
+        _finish(rank, done, drafted, [[1]] * len(done))
+
+
+def _steps(patch: hooks.SpecPatch) -> dict[str, tuple[int, int]]:
+    return {f"{mode} {label}": (sums.steps, sums.probes) for (mode, label), sums in patch.sums.take().items()}
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize(
+    ("limit", "bridge", "counted"),
+    [
+        (9, False, {"on 7-8": (14 + 7, 0), "off 7-8": (7, 8)}),
+        (9, True, {"on 7-8": (14 + 6, 0), "off 7-8": (7, 8)}),
+        (8, False, {"off 7-8": (14 + 7, 0), "on 7-8": (7, 8)}),
+        (8, True, {"off 7-8": (14 + 7, 0), "on 7-8": (6, 7)}),
+    ],
+)
+def test_a_probe_burst_is_counted_in_its_own_mode_without_the_steps_that_changed_it(
+    limit: int, bridge: bool, counted: dict[str, tuple[int, int]], overlap: bool
+) -> None:
+    patch = _unpublished(_patch(limit, 500))
+    _play(patch, [8] * 31, overlap=overlap, bridge=bridge)
+    assert _steps(patch) == counted
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("bridge", [False, True])
+@pytest.mark.parametrize("limit", [8, 9])
+def test_probes_are_no_transitions(limit: int, bridge: bool, overlap: bool) -> None:
+    registry = CollectorRegistry()
+    patch = _patch(limit, 500)
+    patch.ensure_publisher(SimpleNamespace(current_scheduler_metrics_enabled=True), _collector(registry))
+    _play(patch, [8] * 300, overlap=overlap, bridge=bridge)
+    assert _transitions(registry) == (0, 0)
+    _play(patch, [limit - 1, limit - 1, limit, limit, limit] * 20, overlap=overlap, bridge=bridge)
+    to_on, to_off = _transitions(registry)
+    assert min(to_on, to_off) >= 10
+    assert abs(to_on - to_off) <= 1
+
+
+def _transitions(registry: CollectorRegistry) -> tuple[float, float]:
+    to_on, to_off = (_value(registry, "sglang:spec_mode_transitions_total", to=mode) for mode in ("on", "off"))
+    assert to_on is not None
+    assert to_off is not None
+    return to_on, to_off
+
+
+def test_a_step_beside_a_prefill_is_a_probe_but_not_counted() -> None:
+    patch = _unpublished(_patch(9, 500))
+    rank, reqs = _rank(patch, None), _requests(8)
+    for _ in range(18):
+        _decode(rank, reqs)
+    hooks.note_forward(rank.model_worker, Batch([], prefill=True))
+    for _ in range(5):
+        assert not _decode(rank, reqs)
+    assert _steps(patch) == {"on 7-8": (14, 0), "off 7-8": (2 + 4, 8)}
 
 
 def test_tokens_of_requests_that_had_ended_are_not_counted() -> None:
     """With overlap a step still carries requests that ended in the step before; what it makes for them is lost."""
-    patch = _patch(SimpleNamespace(value=0))
-    patch.publish = lambda now: None  # type: ignore[method-assign]
+    patch = _unpublished(_patch())
     rank = _rank(patch, None)
     reqs = _requests(3)
     tokens = [[1, 2], [3, 4], [5, 6]]
-    hooks.note_forward(rank.model_worker, Batch(reqs))
-    hooks.note_forward(rank.model_worker, Batch(reqs))
-    hooks.note_result(rank, Batch(reqs), _result(4, tokens), tokens)
+    _launch(rank, reqs)
+    _launch(rank, reqs)
+    _finish(rank, reqs, True, tokens)
     reqs[1].finished_reason = "length"
-    hooks.note_forward(rank.model_worker, Batch([reqs[0], reqs[2]]))
-    hooks.note_result(rank, Batch(reqs), _result(4, tokens), tokens)
-    assert [sums[:2] for sums in patch.sums.take().values()] == [[1, 4]]
+    _launch(rank, [reqs[0], reqs[2]])
+    _finish(rank, reqs, True, tokens)
+    assert [sums[:2] for sums in patch.sums.take().values()] == [(1, 4)]
     reqs[0].is_retracted = True
     reqs[2].finished_reason = "stop"
-    hooks.note_result(rank, Batch([reqs[0], reqs[2]]), _result(4, tokens[:2]), tokens[:2])
-    assert [sums[:2] for sums in patch.sums.take().values()] == [[1, 0]]
+    _finish(rank, [reqs[0], reqs[2]], True, tokens[:2])
+    assert [sums[:2] for sums in patch.sums.take().values()] == [(1, 0)]
 
 
 def test_sums_are_published_twice_a_second_at_most(
@@ -257,13 +383,13 @@ def test_sums_are_published_twice_a_second_at_most(
 ) -> None:
     now = SimpleNamespace(value=100.0)
     monkeypatch.setattr(time, "perf_counter", lambda: now.value)
-    rank = _rank(_patch(SimpleNamespace(value=0)), _collector(registry))
+    rank = _rank(_patch(), _collector(registry))
     published = set()
     for step in range(300):
         now.value = 100.0 + step / 100
-        _decode(rank, _requests(1), 4, [[1]])
+        _decode(rank, _requests(1))
         published.add(_value(registry, "sglang:spec_mode_steps_total", mode="on", batch_size="1"))
-    assert len(published - {None}) == 5
+    assert len(published) == 6
 
 
 def test_a_failure_of_the_bookkeeping_is_said_once_and_serving_goes_on(
@@ -271,10 +397,10 @@ def test_a_failure_of_the_bookkeeping_is_said_once_and_serving_goes_on(
 ) -> None:
     collector = _collector(registry)
     Counter("sglang:spec_mode_steps_total", "taken", registry=registry)
-    rank = _rank(_patch(SimpleNamespace(value=2)), collector)
+    rank = _rank(_patch(2), collector)
     for _ in range(3):
         hooks.note_idle(rank)
-        _decode(rank, _requests(2), 1, [[1], [1]])
+        _decode(rank, _requests(2))
     assert len([record for record in caplog.records if "serving goes on" in record.message]) == 1
     assert rank.model_worker.specpatch.policy.get_steps_for_batch(2) == 0
 

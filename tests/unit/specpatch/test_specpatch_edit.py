@@ -187,3 +187,22 @@ def test_a_missing_final_newline_stays_missing() -> None:
     assert _edit_first(b"x = 1") == b"x = 1\ny = 1"
     assert _edit_first(b"x = 1\r\n") == b"x = 1\r\ny = 1\r\n"
     assert _edit_first(b"x = 1", after=False) == b"y = 1\nx = 1"
+
+
+@pytest.mark.parametrize("text", ["class C:\n    x: int = 0\n    y = [9]\n", "class C:\n    y = [9]\n    x: int = 0"])
+def test_several_insertions_at_one_place_come_in_the_order_of_calls(text: str) -> None:
+    source = SourceFile("f.py", text.encode())
+    owner = source.tree.body[0]
+    assert isinstance(owner, ast.ClassDef)
+    field = next(node for node in owner.body if isinstance(node, ast.AnnAssign))
+    values = next(node.value for node in owner.body if isinstance(node, ast.Assign))
+    assert isinstance(values, ast.List)
+    for name in ("a", "b", "c"):
+        source.insert_before(owner.body, field, f"{name}_before = 1")
+        source.insert_after(owner.body, field, f"{name}_after = 1")
+        source.insert_element(values, repr(name))
+    new = source.result().decode()
+    assert [word for word in new.split() if word.endswith(("_before", "_after", "x:"))] == [
+        "a_before", "b_before", "c_before", "x:", "a_after", "b_after", "c_after",
+    ]  # fmt: skip
+    assert "['a', 'b', 'c', 9]" in new

@@ -7,6 +7,7 @@ import os
 import py_compile
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,8 @@ import pytest
 
 from sglang_specpatch import __main__ as program
 from sglang_specpatch import runtime_files
+from sglang_specpatch.claims import Claims
+from sglang_specpatch.gate import prove
 from sglang_specpatch.names import MANIFEST
 from sglang_specpatch.result import Refusal
 
@@ -67,34 +70,108 @@ def test_a_patched_tree_is_proven(apply: Apply, capsys: pytest.CaptureFixture[st
     ]
 
 
+@pytest.mark.parametrize("package", ["plain"], indirect=True)
+def test_a_release_whose_worker_cannot_be_switched_is_proven_to_refuse(
+    apply: Apply, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert apply()["result"] == "Patched"
+    said = capsys.readouterr().out.splitlines()
+    assert [line for line in said if line.endswith("OK")] == ["server_args OK", "flag OK", "live update refused OK"]
+
+
+PLANTED_WITHOUT_A_SWITCH = {
+    "the scheduler takes an update": ("hooks.py", "    return problem is None\n", "    return True\n", "a live update"),
+    "the route lets an update through": ("inactive.py", "if name is not None:", "if False:", "is passed on as"),
+    "the read-back claims activity": (
+        "hooks.py",
+        '"active": patch is not None',
+        '"active": True',
+        "generation and activity",
+    ),
+}
+
+
+@pytest.mark.parametrize("package", ["plain"], indirect=True)
+@pytest.mark.parametrize("planted", PLANTED_WITHOUT_A_SWITCH)
+def test_an_error_planted_where_nothing_can_be_switched_fails_the_check(
+    planted: str, apply: Apply, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _plant(monkeypatch, *PLANTED_WITHOUT_A_SWITCH[planted][:3])
+    result = apply()
+    assert (result["result"], result["reason"]) == ("CheckFailed", "ImportCheckFailed")
+    assert PLANTED_WITHOUT_A_SWITCH[planted][3] in result["message"]
+
+
+def _plant(monkeypatch: pytest.MonkeyPatch, name: str, old: str, new: str) -> None:
+    files = runtime_files.read()
+    assert old.encode() in files[name]
+    files[name] = files[name].replace(old.encode(), new.encode())
+    monkeypatch.setattr(runtime_files, "read", lambda: files)
+
+
 PLANTED = {
     "the threshold off by one": (
-        "threshold.py",
+        "probing.py",
         "0 < threshold <= batch_size",
         "0 < threshold < batch_size",
         "draft steps",
     ),
     "zero stops drafting": (
-        "threshold.py",
+        "probing.py",
         "0 < threshold <= batch_size",
         "threshold <= batch_size",
         "threshold 0, batch 1",
     ),
-    "booleans accepted": ("threshold.py", "type(value) is not int", "not isinstance(value, int)", "a live update"),
+    "booleans accepted": ("settings.py", "type(value) is not int", "not isinstance(value, int)", "a live update"),
     "a bad flag value accepted": (
-        "threshold.py",
-        "if not (text.isascii()",
-        "if False and not (text.isascii()",
+        "settings.py",
+        "plain = text.isascii()",
+        "plain = True or text.isascii()",
         "=-1 is not refused",
     ),
-    "a bad update accepted": ("hooks.py", "return refusal(value)", "return None", "a live update"),
+    "a bad update accepted": ("hooks.py", "return settings.update_refusal(updates)", "return None", "a live update"),
     "a request not checked": (
         "hooks.py",
-        "problem = refusal(updates[FIELD]) if",
+        "problem = settings.update_refusal(updates) if",
         "problem = None if",
         "is passed on as",
     ),
-    "a hook gone": ("__init__.py", "    attach,\n", "", "has no attach"),
+    "a hook gone": (
+        "__init__.py",
+        "    attach,\n",
+        "",
+        "has no attach, which srt/speculative/eagle_worker_v2.py calls",
+    ),
+    "a share of probes too high accepted": (
+        "settings.py",
+        "MAX_PROBE_PERMILLE = 500",
+        "MAX_PROBE_PERMILLE = 1000",
+        "--speculative-probe-permille=501 is not refused",
+    ),
+    "any off path accepted": (
+        "settings.py",
+        "if text not in OFF_PATHS:",
+        "if False:",
+        "--speculative-off-path=sometimes is not refused",
+    ),
+    "one of two keys not checked": (
+        "settings.py",
+        "for name in LIVE if name in updates)",
+        "for name in LIVE[:1] if name in updates)",
+        "a live update",
+    ),
+    "another generation reported": (
+        "engine.py",
+        'content.get("generation")',
+        '1 + content.get("generation")',
+        "the server would report generation and release",
+    ),
+    "the read-back denies activity": (
+        "hooks.py",
+        '"active": patch is not None',
+        '"active": False',
+        "the server would say that generation and activity",
+    ),
 }
 
 
@@ -104,10 +181,7 @@ def test_an_error_planted_in_the_runtime_fails_the_check(
     planted: str, apply: Apply, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, old, new, words = PLANTED[planted]
-    files = runtime_files.read()
-    assert old.encode() in files[name]
-    files[name] = files[name].replace(old.encode(), new.encode())
-    monkeypatch.setattr(runtime_files, "read", lambda: files)
+    _plant(monkeypatch, name, old, new)
     result = apply()
     assert (result["result"], result["reason"]) == ("CheckFailed", "ImportCheckFailed")
     assert words in result["message"]
@@ -148,6 +222,43 @@ def test_an_unrecognised_failure_shows_its_last_line(apply: Apply, package: Path
     assert "importing SGLang failed: RuntimeError: odd" in result["message"]
 
 
+def test_the_exception_that_was_raised_first_is_the_cause(apply: Apply, package: Path) -> None:
+    """What was logged and handled before is not; what is printed last is not either."""
+    _edit(
+        package / "__init__.py",
+        '"""SGLang, in small."""',
+        """
+import traceback
+try:
+    raise ImportError("libharmless.so.1: cannot open shared object file: No such file or directory")
+except ImportError:
+    traceback.print_exc()
+try:
+    raise RuntimeError("operator torchvision::nms does not exist")
+except RuntimeError:
+    raise ImportError("could not load common_ops: libother.so.1: cannot open shared object file")
+""",
+    )
+    result = apply()
+    assert result["reason"] == "TorchABIMismatch"
+    assert "torchvision" in result["message"]
+
+
+def test_whatever_the_import_started_ends_with_it(apply: Apply, package: Path) -> None:
+    _edit(
+        package / "__init__.py",
+        '"""SGLang, in small."""',
+        "import subprocess, time; print('helper', subprocess.Popen(['sleep', '600']).pid, flush=True); time.sleep(600)",
+    )
+    message = apply("--check-timeout", "3")["message"]
+    assert "did not end in time" in message
+    helper = next(line.split()[1] for line in message.splitlines() if line.startswith("helper"))
+    status, deadline = Path("/proc", helper, "status"), time.monotonic() + 10
+    while status.exists() and "State:\tZ" not in status.read_text():
+        assert time.monotonic() < deadline, "the helper lives on"
+        time.sleep(0.05)
+
+
 def test_a_check_that_hangs_is_stopped(apply: Apply, package: Path) -> None:
     _edit(package / "__init__.py", '"""SGLang, in small."""', "import time; time.sleep(600)")
     assert "did not end in time" in apply("--check-timeout", "1")["message"]
@@ -167,7 +278,7 @@ def test_a_folder_in_the_working_directory_that_comes_first_fails_the_check(
     assert apply()["result"] == "Patched"
     mini_sglang.write(tmp_path / "work", mini_sglang.OLD_LAYOUT)
     assert program.main(["run", "--tree", str(out), "--", "true"]) == 3
-    assert "the working directory comes first" in capsys.readouterr().out
+    assert "something comes before PYTHONPATH" in capsys.readouterr().out
     assert program.main(["check", "--tree", str(out)]) == 4
     assert "not from the patched tree" in capsys.readouterr().out
 
@@ -219,8 +330,8 @@ def test_stale_bytecode_under_a_cache_prefix_cannot_win(
         (lambda out: (out / "sglang/srt/data.json").write_text("[]"), "srt/data.json was changed"),
         (lambda out: (out / "sglang/x.py").write_text(""), "x.py is not part of the patch"),
         (
-            lambda out: _edit(out / MANIFEST, '"generation": 1', '"generation": 7'),
-            "generation 7, this program is generation 1",
+            lambda out: _edit(out / MANIFEST, '"generation": 2', '"generation": 7'),
+            "generation 7, this program is generation 2",
         ),
     ],
 )
@@ -245,7 +356,7 @@ def test_the_server_loads_the_patched_tree_and_keeps_its_path(apply: Apply, out:
     served = _run(out, sys.executable, "-m", "sglang.launch_server")
     assert served.returncode == 0, served.stdout + served.stderr
     assert served.stdout.splitlines() == [
-        f"SGLang 0.5.16 patched, generation 1, from {out}",
+        f"SGLang 0.5.16 patched, generation 2, from {out}",
         f"serving from {out}/sglang/srt/server_args.py",
     ]
     shown = _run(out, sys.executable, "-c", "import os; print(os.environ['PYTHONPATH'])").stdout.splitlines()[-1]
@@ -272,8 +383,7 @@ def test_a_tree_patched_without_the_check_warns_when_run(apply: Apply, out: Path
 
 
 def test_a_refusal_is_raised_with_its_release(package: Path, tmp_path: Path) -> None:
-    from sglang_specpatch.gate import prove
-
+    claims = Claims(2, "0.5.16", [], True, [])
     with pytest.raises(Refusal) as caught:
-        prove(tmp_path, (), dict(os.environ), say=lambda _: None, timeout_seconds=30, release="0.5.16")
+        prove(tmp_path, claims, dict(os.environ), say=lambda _: None, timeout_seconds=30)
     assert caught.value.release == "0.5.16"

@@ -4,40 +4,61 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from sglang_specpatch.runtime import engine, hooks, threshold
+from sglang_specpatch.runtime import engine, hooks, settings, threshold
 from sglang_specpatch.runtime.ports import Controller
 
-FIELD = threshold.FIELD
+FIELD, PROBE, OFF_PATH = settings.THRESHOLD, settings.PROBE_PERMILLE, settings.OFF_PATH
 
 
 class Rejected(Exception):
     """What a release raises for an update."""
 
 
-def _scheduler(live: SimpleNamespace) -> SimpleNamespace:
-    policy = threshold.ThresholdPolicy(threshold.ConfiguredSteps(3), lambda: int(live.value), lambda: None)
-    return SimpleNamespace(draft_worker=SimpleNamespace(specpatch=hooks.SpecPatch(policy)))
+def _scheduler(live: SimpleNamespace, *off_path: str) -> SimpleNamespace:
+    settings = threshold.LiveSettings(lambda: int(live.value), lambda: int(live.permille))
+    policy = threshold.ThresholdPolicy(threshold.ConfiguredSteps(3), settings, lambda: None)
+    return SimpleNamespace(draft_worker=SimpleNamespace(specpatch=hooks.SpecPatch(policy, *off_path)))
 
 
-@pytest.mark.parametrize("value", [0, 8, 1_000_000])
-def test_good_values_are_accepted(value: int) -> None:
+GOOD = [{FIELD: value} for value in (0, 8, 1_000_000)] + [{PROBE: value} for value in (0, 30, 500)]
+NO_VALUES: tuple[object, ...] = (3.0, "3", True, None, -1, 10**9)
+BAD = [{name: value} for name in (FIELD, PROBE) for value in NO_VALUES] + [
+    {FIELD: 8, PROBE: 501},
+    {FIELD: -1, PROBE: 30},
+]
+
+
+@pytest.mark.parametrize("updates", GOOD)
+def test_good_values_are_accepted(updates: dict[str, int]) -> None:
     scheduler = _scheduler(SimpleNamespace(value=0))
-    assert hooks.accepts_update(scheduler, {FIELD: value})
-    hooks.update_check(scheduler, Rejected)(FIELD, value)
+    assert hooks.accepts_update(scheduler, updates)
+    for name, value in updates.items():
+        hooks.update_check(scheduler, Rejected)(name, value)
 
 
-@pytest.mark.parametrize("value", [3.0, "3", True, None, -1, 10**9])
-def test_bad_values_are_refused_with_a_sentence(value: object, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("updates", BAD)
+def test_bad_values_are_refused_with_a_sentence(updates: dict[str, object], caplog: pytest.LogCaptureFixture) -> None:
     scheduler = _scheduler(SimpleNamespace(value=0))
-    assert not hooks.accepts_update(scheduler, {"other": 1, FIELD: value})
-    assert f"Live update refused: {FIELD} must be" in caplog.text
-    with pytest.raises(Rejected, match=f"Live update refused: {FIELD} must be"):
-        hooks.update_check(scheduler, Rejected)(FIELD, value)
+    assert not hooks.accepts_update(scheduler, {"other": 1, **updates})
+    assert "Live update refused: speculative_" in caplog.text
+    check = hooks.update_check(scheduler, Rejected)
+    for name, value in updates.items():
+        problem = settings.refusal(name, value)
+        assert _sentence(check, name, value) == ("" if problem is None else f"Live update refused: {problem}")
+
+
+def _sentence(check: Callable[[str, object], None], name: str, value: object) -> str:
+    try:
+        check(name, value)
+    except Rejected as rejected:
+        return str(rejected)
+    return ""
 
 
 class Request:
@@ -50,9 +71,9 @@ class Request:
         return self.body
 
 
-@pytest.mark.parametrize("value", [3.0, "3", True, None, -1, 10**9])
+@pytest.mark.parametrize("updates", BAD)
 async def test_a_request_with_a_bad_value_is_answered_with_a_sentence(
-    value: object, monkeypatch: pytest.MonkeyPatch
+    updates: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     web = ModuleType("fastapi")
     vars(web)["HTTPException"] = type(
@@ -60,13 +81,13 @@ async def test_a_request_with_a_bad_value_is_answered_with_a_sentence(
     )
     monkeypatch.setitem(sys.modules, "fastapi", web)
     with pytest.raises(vars(web)["HTTPException"]) as caught:
-        await hooks.check_request(Request({"server_args": {FIELD: value, "other": 1}}))
+        await hooks.check_request(Request({"server_args": {**updates, "other": 1}}))
     assert vars(caught.value)["status_code"] == 400
-    assert f"Live update refused: {FIELD} must be" in vars(caught.value)["detail"]
+    assert "Live update refused: speculative_" in vars(caught.value)["detail"]
 
 
 @pytest.mark.parametrize(
-    "body", [{"server_args": {FIELD: 3}}, {"server_args": {"other": "3"}}, {"server_args": None}, [], None]
+    "body", [{"server_args": {FIELD: 3, PROBE: 30}}, {"server_args": {"other": "3"}}, {"server_args": None}, [], None]
 )
 async def test_other_requests_pass(body: object) -> None:
     await hooks.check_request(Request(body))
@@ -79,36 +100,44 @@ def test_updates_of_other_keys_are_none_of_our_business() -> None:
 INACTIVE = [
     (None, "speculative decoding is off (no --speculative-algorithm)"),
     (SimpleNamespace(specpatch_inactive_reason="speculative_eagle_topk=4"), "speculative_eagle_topk=4"),
-    (type("NGRAMWorker", (), {})(), "worker NGRAMWorker has no zero-step state (only EAGLEWorkerV2 has)"),
+    (
+        type("NGRAMWorker", (), {})(),
+        "worker NGRAMWorker has no zero-step state (only EAGLEWorkerV2 of SGLang 0.5.14 and newer has)",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("worker", "reason"), INACTIVE)
 def test_a_server_that_can_not_obey_says_so(worker: object, reason: str) -> None:
     scheduler = SimpleNamespace(draft_worker=worker)
-    state: dict[str, object] = {FIELD: 5}
+    state: dict[str, object] = {FIELD: 5, PROBE: 30}
     hooks.add_readback(scheduler, state)
-    assert state[FIELD] == 5
+    assert (state[FIELD], state[PROBE]) == (5, 30)
     patch = state["specpatch"]
     assert isinstance(patch, dict)
-    assert (patch["active"], patch["inactive_reason"], patch["off_path"]) == (False, reason, None)
-    with pytest.raises(Rejected, match="has no effect on this server"):
-        hooks.update_check(scheduler, Rejected)(FIELD, 5)
+    assert (patch["active"], patch["inactive_reason"]) == (False, reason)
+    assert (patch["off_path"], patch["off_path_reason"]) == (None, None)
+    for name in (FIELD, PROBE):
+        with pytest.raises(Rejected, match=f"{name} has no effect on this server"):
+            hooks.update_check(scheduler, Rejected)(name, 5)
+        assert not hooks.accepts_update(scheduler, {name: 5})
 
 
-def test_the_read_back_is_the_live_value() -> None:
-    live = SimpleNamespace(value=4)
-    scheduler = _scheduler(live)
-    live.value = 9
-    state: dict[str, object] = {FIELD: 4}
+@pytest.mark.parametrize("off_path", [("Decode",), ("ZeroStep", "the attention backend is not known")])
+def test_the_read_back_is_the_live_values_and_the_way_steps_without_drafts_are_run(off_path: tuple[str, ...]) -> None:
+    live = SimpleNamespace(value=4, permille=0)
+    scheduler = _scheduler(live, *off_path)
+    live.value, live.permille = 9, 30
+    state: dict[str, object] = {FIELD: 4, PROBE: 0}
     hooks.add_readback(scheduler, state)
-    assert state[FIELD] == 9
+    assert (state[FIELD], state[PROBE]) == (9, 30)
     assert state["specpatch"] == {
         "generation": None,
         "release": None,
         "active": True,
         "inactive_reason": None,
-        "off_path": "ZeroStep",
+        "off_path": off_path[0],
+        "off_path_reason": (*off_path, None)[1],
     }
 
 
@@ -151,7 +180,7 @@ def _fake_sglang(monkeypatch: pytest.MonkeyPatch, **modules: dict[str, object]) 
 def test_the_threshold_is_read_from_the_spec_config_of_newer_releases(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = SimpleNamespace(**{FIELD: 3})
     _fake_sglang(monkeypatch, runtime_context={"get_spec": lambda: spec})
-    read = engine.threshold_reader()
+    read = engine.setting_reader(FIELD)
     assert read() == 3
     setattr(spec, FIELD, 7)
     assert read() == 7
@@ -160,7 +189,7 @@ def test_the_threshold_is_read_from_the_spec_config_of_newer_releases(monkeypatc
 def test_the_threshold_is_read_from_the_global_arguments_of_older_releases(monkeypatch: pytest.MonkeyPatch) -> None:
     args = SimpleNamespace(**{FIELD: 3})
     _fake_sglang(monkeypatch, runtime_context={}, server_args={"get_global_server_args": lambda: args})
-    read = engine.threshold_reader()
+    read = engine.setting_reader(FIELD)
     setattr(args, FIELD, 7)
     assert read() == 7
 
@@ -168,7 +197,7 @@ def test_the_threshold_is_read_from_the_global_arguments_of_older_releases(monke
 def test_a_release_that_keeps_it_nowhere_stops_at_start(monkeypatch: pytest.MonkeyPatch) -> None:
     _fake_sglang(monkeypatch, runtime_context={}, server_args={"get_global_server_args": SimpleNamespace})
     with pytest.raises(AttributeError, match=FIELD):
-        engine.threshold_reader()
+        engine.setting_reader(FIELD)
 
 
 class EAGLEWorkerV2:
@@ -182,21 +211,22 @@ class EAGLEWorkerV2:
         self.specpatch_inactive_reason = ""
 
 
-def _supported(monkeypatch: pytest.MonkeyPatch, reason: str | None = None, value: object = 4) -> None:
+def _supported(monkeypatch: pytest.MonkeyPatch, reason: str | None = None, **values: object) -> None:
+    spec = SimpleNamespace(**{FIELD: 4, PROBE: 0, OFF_PATH: "auto", **values})
     _fake_sglang(
         monkeypatch,
-        runtime_context={"get_spec": lambda: SimpleNamespace(**{FIELD: value})},
+        runtime_context={"get_spec": lambda: spec},
         speculative__adaptive_spec_params={"adaptive_unsupported_reason": lambda _: reason},
         speculative__adaptive_runtime_state={"AdaptiveController": lambda worker, _: SimpleNamespace(params=None)},
     )
 
 
 def test_attaching_gives_the_worker_its_policy(monkeypatch: pytest.MonkeyPatch) -> None:
-    _supported(monkeypatch)
+    _supported(monkeypatch, None, **{PROBE: 30})
     worker = EAGLEWorkerV2()
     hooks.attach(worker)
     assert isinstance(worker.specpatch, hooks.SpecPatch)
-    assert worker.specpatch.policy.threshold == 4
+    assert (worker.specpatch.policy.threshold, worker.specpatch.policy.probe_permille) == (4, 30)
     assert worker.adaptive_controller is not None
 
 
@@ -249,9 +279,19 @@ def test_another_worker_class_is_inactive(monkeypatch: pytest.MonkeyPatch) -> No
     assert "StandaloneWorkerV2" in worker.specpatch_inactive_reason
 
 
-def test_a_boot_value_that_is_no_threshold_stops_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    _supported(monkeypatch, value="8")
-    with pytest.raises(ValueError, match="must be a whole number, got '8'"):
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({FIELD: "8"}, "speculative_disable_batch_threshold must be a whole number, got '8'"),
+        ({PROBE: 501}, "speculative_probe_permille must be from 0 to 500, got 501"),
+        ({OFF_PATH: "Decode"}, "speculative_off_path must be one of auto, decode, zero-step, got 'Decode'"),
+    ],
+)
+def test_a_bad_boot_value_stops_the_server(
+    values: dict[str, object], sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _supported(monkeypatch, None, **values)
+    with pytest.raises(ValueError, match=sentence):
         hooks.attach(EAGLEWorkerV2())
 
 

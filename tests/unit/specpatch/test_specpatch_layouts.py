@@ -10,11 +10,13 @@ import mini_sglang
 import pytest
 
 from sglang_specpatch import layouts
+from sglang_specpatch.fields import FieldStyle
+from sglang_specpatch.names import FIELDS
 from sglang_specpatch.result import Reason, Refusal
 
 WORKER = "srt/speculative/eagle_worker_v2.py"
 SERVER_ARGS = "srt/server_args.py"
-FIELD = "speculative_disable_batch_threshold"
+OURS = [field.name for field in FIELDS]
 
 
 def _files(layout: str, **changes: tuple[str, str]) -> dict[str, bytes]:
@@ -43,9 +45,10 @@ def test_the_old_layout_is_recognised_by_content() -> None:
         "srt/entrypoints/http_server.py": ("live update request",),
         "srt/managers/scheduler.py": ("live update", "read back", "idle clock"),
         "srt/managers/scheduler_components/batch_result_processor.py": ("step counters",),
-        SERVER_ARGS: ("field and flag",),
-        WORKER: ("threshold controller", "forward clock"),
+        SERVER_ARGS: ("fields and flags",),
+        WORKER: ("threshold controller", "forward clock", "off path refused"),
     }
+    assert (layout.field_style, layout.worker_file) == (FieldStyle.ANNOTATED, WORKER)
 
 
 def test_the_new_layout_is_recognised_by_content() -> None:
@@ -55,23 +58,57 @@ def test_the_new_layout_is_recognised_by_content() -> None:
     assert len(layout.members) == 6
 
 
-@pytest.mark.parametrize("layout", ["old", "new"])
+def test_the_plain_layout_without_a_zero_step_state_gets_fields_a_refusal_and_a_reason() -> None:
+    layout = _plan(_files("plain"))
+    assert (layout.field_style, layout.worker_file) == (FieldStyle.PLAIN, None)
+    assert {member.path: member.hooks for member in layout.members} == {
+        "srt/entrypoints/http_server.py": ("live update refused",),
+        "srt/managers/scheduler.py": ("live update", "read back"),
+        SERVER_ARGS: ("fields and flags",),
+    }
+
+
+@pytest.mark.parametrize("layout", mini_sglang.LAYOUTS)
 def test_only_the_hooks_are_added_to_the_trees(layout: str) -> None:
     for member in _plan(_files(layout)).members:
         added = [line for line in member.after.splitlines() if line not in member.before.splitlines()]
-        assert all(b"specpatch" in line or FIELD.encode() in line for line in added)
+        assert all(b"specpatch" in line or line.strip(b' ",').split(b":")[0].decode() in OURS for line in added)
         remaining = [line for line in member.after.splitlines() if line not in added]
         assert remaining == member.before.splitlines()
 
 
-def test_the_field_keeps_the_namespace_of_its_neighbour() -> None:
+def test_the_fields_keep_the_namespace_of_their_neighbour() -> None:
     after = next(member.after for member in _plan(_files("old")).members if member.path == SERVER_ARGS)
     owner = next(node for node in ast.parse(after).body if isinstance(node, ast.ClassDef))
     fields = [node for node in owner.body if isinstance(node, ast.AnnAssign)]
     names = [ast.unparse(node.target) for node in fields]
-    assert names == ["model_path", "speculative_adaptive", "speculative_adaptive_config", FIELD, "port"]
-    assert "NS('spec')" in ast.unparse(fields[3].annotation)
-    assert ast.unparse(fields[3].value or fields[3]) == "0"
+    assert names == ["model_path", "speculative_adaptive", "speculative_num_draft_tokens", *OURS, "port"]
+    ours = fields[3:6]
+    assert all("NS('spec')" in ast.unparse(field.annotation) for field in ours)
+    assert [ast.literal_eval(field.value) for field in ours if field.value] == [0, 0, "auto"]
+
+
+def test_plain_fields_stand_behind_their_neighbour_and_flags_behind_its_call() -> None:
+    after = next(member.after for member in _plan(_files("plain")).members if member.path == SERVER_ARGS)
+    owner = next(node for node in ast.parse(after).body if isinstance(node, ast.ClassDef))
+    fields = [ast.unparse(node.target) for node in owner.body if isinstance(node, ast.AnnAssign)]
+    assert fields == ["model_path", "speculative_num_steps", "speculative_num_draft_tokens", *OURS, "port"]
+    adding = owner.body[-1]
+    assert isinstance(adding, ast.FunctionDef)
+    calls = [node.value for node in adding.body if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)]
+    flags = [call.args[0].value for call in calls if isinstance(call.args[0], ast.Constant)]
+    assert flags == [
+        "--model-path", "--speculative-num-steps", "--speculative-num-draft-tokens",
+        *(field.flag for field in FIELDS), "--port",
+    ]  # fmt: skip
+    assert "default=ServerArgs.speculative_off_path" in ast.unparse(calls[5])
+
+
+def test_plain_fields_without_the_call_of_their_neighbour_are_refused() -> None:
+    files = _files(
+        "plain", srt__server_args=('            "--speculative-num-draft-tokens",\n', '            "--drafts",\n')
+    )
+    assert 'add_cli_args add_argument("--speculative-num-draft-tokens", …): not found' in _refusal(files).message
 
 
 DRESSES: dict[str, Callable[[bytes], bytes]] = {
@@ -83,7 +120,7 @@ DRESSES: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("layout", ["old", "new"])
+@pytest.mark.parametrize("layout", mini_sglang.LAYOUTS)
 @pytest.mark.parametrize("dress", DRESSES)
 def test_line_ends_tabs_bom_and_the_last_newline_stay(layout: str, dress: str) -> None:
     plain = {member.path: member for member in _plan(_files(layout)).members}
@@ -104,10 +141,10 @@ def test_line_ends_tabs_bom_and_the_last_newline_stay(layout: str, dress: str) -
     ("changes", "anchor"),
     [
         (
-            {"srt__server_args": ("    speculative_adaptive_config: A[", "    other_config: A[")},
-            "field speculative_adaptive_config",
+            {"srt__server_args": ("    speculative_num_draft_tokens: A[", "    other_tokens: A[")},
+            "field speculative_num_draft_tokens",
         ),
-        ({"srt__server_args": ("class ServerArgs:", "class Arguments:")}, "field speculative_adaptive_config"),
+        ({"srt__server_args": ("class ServerArgs:", "class Arguments:")}, "field speculative_num_draft_tokens"),
         (
             {"srt__speculative__eagle_worker_v2": ("self.activate_step_by_batch(batch.seq_lens.shape[0])", "pass")},
             "activate_step_by_batch",
@@ -183,7 +220,7 @@ def test_a_missing_anchor_is_named_with_its_file_and_release(changes: dict[str, 
 @pytest.mark.parametrize(
     ("path", "twice"),
     [
-        ("srt__server_args", '    speculative_adaptive_config: A[str, "x"] = ""\n    port: A'),
+        ("srt__server_args", '    speculative_num_draft_tokens: A[int, "x"] = 1\n    port: A'),
         ("srt__managers__scheduler", "        if_success = True\n        if_success = True\n"),
         ("srt__managers__scheduler", "    def on_idle(self):\n        pass\n\n    def on_idle("),
     ],
@@ -212,12 +249,23 @@ def test_a_tree_with_the_version_one_worker_alone_is_refused_for_its_worker() ->
     assert "EAGLE v1" in refusal.message
 
 
-def test_a_version_two_worker_without_a_zero_step_state_is_refused_for_its_worker() -> None:
+@pytest.mark.parametrize(
+    ("path", "anchor"),
+    [
+        ("srt/speculative/adaptive_runtime_state.py", "adaptive_runtime_state.py: no such file"),
+        ("srt/speculative/spec_info.py", "create_worker"),
+        (WORKER, "EAGLEWorkerV2.activate_step_by_batch: not found"),
+    ],
+)
+def test_a_part_of_the_zero_step_state_alone_is_refused(path: str, anchor: str) -> None:
+    """One sign of it and the whole must be there: a tree that could switch is never taken for one that can't."""
     files = _files("old")
-    del files["srt/speculative/adaptive_runtime_state.py"]
-    refusal = _refusal(files, "0.5.12")
-    assert refusal.reason is Reason.UNSUPPORTED_WORKER
-    assert "no zero-step state" in refusal.message
+    del files[path]
+    if path == WORKER:
+        files[WORKER] = _files("plain")[WORKER]
+    refusal = _refusal(files)
+    assert refusal.reason is Reason.UNSUPPORTED_SOURCE
+    assert anchor in refusal.message
 
 
 def test_a_patched_source_is_an_unknown_patch_state() -> None:

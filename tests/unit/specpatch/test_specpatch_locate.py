@@ -109,11 +109,33 @@ def test_a_bare_folder_that_hides_an_editable_checkout_is_refused(
     assert str(tmp_path / "work/sglang") in str(result["message"])
 
 
-def test_a_bare_folder_that_hides_nothing_does_not_matter(program: Path, interpreter: Path, tmp_path: Path) -> None:
+def test_a_bare_folder_that_hides_nothing_is_passed_over_and_said(
+    program: Path, interpreter: Path, tmp_path: Path
+) -> None:
+    """Python takes a real package later on the path before a folder without __init__.py."""
     package = mini_sglang.write(_site(interpreter), mini_sglang.OLD_LAYOUT)
     (tmp_path / "work/sglang").mkdir(parents=True)
+    code, result, log = _show(program, interpreter, tmp_path / "work")
+    assert (code, result["path"]) == (0, str(package))
+    assert f"note: {tmp_path / 'work/sglang'} is a bare folder without __init__.py, which Python passes over" in log
+
+
+def test_a_bare_folder_alone_is_refused(program: Path, interpreter: Path, tmp_path: Path) -> None:
+    (tmp_path / "work/sglang").mkdir(parents=True)
+    code, result, _ = _show(program, interpreter, tmp_path / "work")
+    assert (code, result["reason"]) == (3, "SourceNotFound")
+    assert "bare folder without __init__.py" in str(result["message"])
+
+
+def test_a_real_folder_in_the_working_directory_is_what_the_server_loads(
+    program: Path, interpreter: Path, tmp_path: Path
+) -> None:
+    mini_sglang.write(_site(interpreter), mini_sglang.OLD_LAYOUT)
+    package = mini_sglang.write(tmp_path / "work", mini_sglang.NEW_LAYOUT)
     code, result, _ = _show(program, interpreter, tmp_path / "work")
     assert (code, result["path"]) == (0, str(package))
+    code, result, _ = _show(program, interpreter, tmp_path / "work", PYTHONSAFEPATH="1")
+    assert (code, result["path"]) == (0, str(_site(interpreter) / "sglang"))
 
 
 def test_a_zip_on_the_path_is_refused(program: Path, interpreter: Path, tmp_path: Path) -> None:
@@ -126,10 +148,26 @@ def test_a_zip_on_the_path_is_refused(program: Path, interpreter: Path, tmp_path
     assert "sglang.zip" in str(result["message"])
 
 
+def test_a_zip_behind_a_real_package_is_not_loaded(program: Path, interpreter: Path, tmp_path: Path) -> None:
+    package = mini_sglang.write(tmp_path / "site", mini_sglang.OLD_LAYOUT)
+    with zipfile.ZipFile(tmp_path / "sglang.zip", "w") as packed:
+        packed.write(package / "__init__.py", "sglang/__init__.py")
+    path = os.pathsep.join([str(package.parent), str(tmp_path / "sglang.zip")])
+    code, result, _ = _show(program, interpreter, tmp_path, PYTHONPATH=path)
+    assert (code, result["path"]) == (0, str(package))
+
+
 def test_an_image_without_sglang_is_refused(program: Path, interpreter: Path, tmp_path: Path) -> None:
     code, result, _ = _show(program, interpreter, tmp_path)
     assert (code, result["reason"], result["release"]) == (3, "SourceNotFound", None)
     assert "Use an image that holds SGLang" in str(result["message"])
+
+
+def test_an_interpreter_that_is_none_says_so(tmp_path: Path) -> None:
+    with pytest.raises(Refusal) as caught:
+        locate(dict(os.environ), interpreter=[str(tmp_path / "python3")])
+    assert caught.value.reason is Reason.SOURCE_NOT_FOUND
+    assert "can't be asked for sglang" in caught.value.message
 
 
 def test_an_interpreter_whose_search_fails_says_so(tmp_path: Path) -> None:
@@ -137,6 +175,39 @@ def test_an_interpreter_whose_search_fails_says_so(tmp_path: Path) -> None:
     with pytest.raises(Refusal) as caught:
         locate({**os.environ, "PYTHONPATH": str(tmp_path)})
     assert caught.value.reason is Reason.SOURCE_NOT_FOUND
+
+
+def test_what_a_site_prints_is_no_answer(program: Path, interpreter: Path, tmp_path: Path) -> None:
+    package = mini_sglang.write(_site(interpreter), mini_sglang.OLD_LAYOUT)
+    (_site(interpreter) / "chatty.py").write_text("import atexit; print('hello'); atexit.register(print, '{}')\n")
+    (_site(interpreter) / "chatty.pth").write_text("import chatty\n")
+    command = [str(interpreter), str(program), "show"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert f"SGLang 0.5.16 in {package}" in done.stdout.splitlines()
+
+
+def _distribution(site: Path, version: str, checkout: Path | None = None) -> None:
+    info = site / f"sglang-{version}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: sglang\nVersion: {version}\n")
+    if checkout is not None:
+        (info / "direct_url.json").write_text(json.dumps({"url": checkout.as_uri(), "dir_info": {"editable": True}}))
+
+
+@pytest.mark.parametrize("place", ["beside it", "editable", "of another package"])
+def test_a_tree_that_says_no_release_gets_that_of_its_own_distribution(
+    place: str, program: Path, interpreter: Path, tmp_path: Path
+) -> None:
+    layout = {path: text for path, text in mini_sglang.OLD_LAYOUT.items() if path != "_version.py"}
+    site, checkout = _site(interpreter), tmp_path / "sgl workspace/sglang"
+    package = mini_sglang.write(site if place == "beside it" else checkout / "python", layout)
+    _distribution(site, "0.5.99", checkout / "python" if place == "editable" else None)
+    path = str(package.parent)
+    code, result, log = _show(program, interpreter, tmp_path, PYTHONPATH=path)
+    assert (code, result["path"]) == (0, str(package))
+    assert result["release"] == (None if place == "of another package" else "0.5.99")
+    assert log.startswith(f"SGLang {result['release'] or 'of unknown release'} in {package}\n")
 
 
 def test_a_patched_tree_on_the_path_is_not_its_own_source(tmp_path: Path) -> None:

@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_specpatch.result import Outcome, Reason, Refusal
+from sglang_specpatch.result import SUCCESSES, Outcome, Reason, Refusal
 
 EXIT_CODES = {
     Reason.PATCHED: ("Patched", 0),
+    Reason.SHOWN: ("Shown", 0),
+    Reason.UNDONE: ("Undone", 0),
     Reason.UNSUPPORTED_SOURCE: ("Refused", 3),
     Reason.UNSUPPORTED_WORKER: ("Refused", 3),
     Reason.SOURCE_NOT_FOUND: ("Refused", 3),
@@ -28,8 +30,13 @@ EXIT_CODES = {
 
 @pytest.mark.parametrize("reason", Reason)
 def test_every_reason_has_its_result_and_exit_code(reason: Reason) -> None:
-    patched = Outcome.patched("ok", release="0.5.23", path="/p", digest="d")
-    outcome = patched if reason is Reason.PATCHED else Outcome.refused(Refusal(reason, "m", release=None, path="/p"))
+    successes = {
+        Reason.PATCHED: Outcome.patched("ok", release="0.5.23", path="/p", digest="d"),
+        Reason.SHOWN: Outcome.shown("ok", release="0.5.23", path="/p", digest="d"),
+        Reason.UNDONE: Outcome.undone("ok", release="0.5.23", path="/p"),
+    }
+    assert set(successes) == SUCCESSES
+    outcome = successes.get(reason) or Outcome.refused(Refusal(reason, "m", release=None, path="/p"))
     assert (outcome.result, outcome.exit_code) == EXIT_CODES[reason]
 
 
@@ -41,7 +48,7 @@ def test_the_line_has_the_agreed_fields() -> None:
         "message": "well",
         "release": "0.5.23",
         "path": "/sglang",
-        "generation": 1,
+        "generation": 2,
         "digest": "abc",
     }
     assert "\n" not in line

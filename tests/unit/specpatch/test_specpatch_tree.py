@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 
 import mini_sglang
 import pytest
 
 from sglang_specpatch import __main__ as program
-from sglang_specpatch import archive, tree
+from sglang_specpatch import archive, disk, runtime_files, tree
 from sglang_specpatch.locate import Found
 from sglang_specpatch.manifest import Manifest
-from sglang_specpatch.names import MANIFEST
+from sglang_specpatch.names import LOCK, MANIFEST
 from sglang_specpatch.result import Reason, Refusal
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Found:
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Found:
+    few = {name: data for name, data in runtime_files.read().items() if name in ("__init__.py", "hooks.py")}
+    monkeypatch.setattr(runtime_files, "read", lambda: few)
     return Found(mini_sglang.write(tmp_path / "site", mini_sglang.OLD_LAYOUT), "0.5.16")
 
 
@@ -128,11 +132,28 @@ def test_an_sglang_of_someone_else_is_left_alone(source: Found, tmp_path: Path) 
     assert theirs.read_text() == "# mine\n"
 
 
-def test_a_source_that_is_patched_already_is_refused(source: Found, tmp_path: Path) -> None:
+def test_behind_a_patched_copy_the_tree_is_taken_that_it_was_made_from(source: Found, tmp_path: Path) -> None:
     _apply(source, tmp_path / "out")
+    _apply(Found(tmp_path / "out/sglang", "0.5.16"), tmp_path / "again")
+    assert _content(tmp_path / "again") == _content(tmp_path / "out")
+
+
+def test_a_patched_copy_whose_source_is_gone_is_refused_as_a_source(source: Found, tmp_path: Path) -> None:
+    _apply(source, tmp_path / "out")
+    shutil.rmtree(source.package)
     with pytest.raises(Refusal) as caught:
         _apply(Found(tmp_path / "out/sglang", "0.5.16"), tmp_path / "again")
     assert caught.value.reason is Reason.UNKNOWN_PATCH_STATE
+    assert "reinstall sglang there, or take the patched folder off PYTHONPATH" in caught.value.message
+
+
+def test_hooks_without_a_manifest_are_refused_as_a_source(source: Found, tmp_path: Path) -> None:
+    _apply(source, tmp_path / "out")
+    (tmp_path / "out" / MANIFEST).unlink()
+    with pytest.raises(Refusal) as caught:
+        _apply(Found(tmp_path / "out/sglang", "0.5.16"), tmp_path / "again")
+    assert caught.value.reason is Reason.UNKNOWN_PATCH_STATE
+    assert f"no {MANIFEST} beside it" in caught.value.message
 
 
 def test_a_refused_source_leaves_nothing_behind(source: Found, tmp_path: Path) -> None:
@@ -210,9 +231,11 @@ KILLER = """
 import os, shutil, signal, sys
 from pathlib import Path
 import mini_sglang
-from sglang_specpatch import tree
+from sglang_specpatch import runtime_files, tree
 from sglang_specpatch.locate import Found
 
+few = {name: data for name, data in runtime_files.read().items() if name in ("__init__.py", "hooks.py")}
+runtime_files.read = lambda: few
 moment, occupied, folder = sys.argv[1], sys.argv[2] == "occupied", Path(sys.argv[3])
 source = Found(mini_sglang.write(folder / "site", mini_sglang.OLD_LAYOUT), "0.5.16")
 countdown = 0
@@ -284,65 +307,42 @@ def test_a_patcher_killed_at_any_write_is_healed_by_the_next(moment: str, target
     assert kills >= files
 
 
-def test_two_patchers_at_once_wait_for_each_other(tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["copy", "in place"])
+def test_two_patchers_at_once_wait_for_each_other(form: str, tmp_path: Path) -> None:
     package = mini_sglang.write(tmp_path / "site", mini_sglang.OLD_LAYOUT)
     (tmp_path / "specpatch.pyz").write_bytes(archive.build())
     environment = {**os.environ, "PYTHONPATH": str(package.parent)}
-    command = [
-        sys.executable,
-        str(tmp_path / "specpatch.pyz"),
-        "apply",
-        "--no-import-check",
-        "--to",
-        str(tmp_path / "out"),
+    words = ["--in-place"] if form == "in place" else ["--to", str(tmp_path / "out")]
+    command = [sys.executable, str(tmp_path / "specpatch.pyz"), "apply", "--no-import-check", *words]
+    running = [
+        subprocess.Popen(command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, text=True) for _ in range(3)
     ]
-    running = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     logs = [process.communicate(timeout=60)[0] for process in running]
     assert [process.returncode for process in running] == [0, 0, 0], logs
     assert sum("put in place" in log for log in logs) == 1
     assert sum("already in place" in log for log in logs) == 2
 
 
-def test_a_random_user_with_a_writable_volume_alone_can_patch(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """As under OpenShift: a high user id that owns nothing, and everything but the volume read-only for it."""
-    folder = Path(subprocess.run(["mktemp", "-d"], capture_output=True, text=True, check=True).stdout.strip())
-    try:
-        folder.chmod(0o755)
-        package = mini_sglang.write(folder / "site", mini_sglang.OLD_LAYOUT)
-        (folder / "specpatch.pyz").write_bytes(archive.build())
-        volume = folder / "volume"
-        volume.mkdir()
-        volume.chmod(0o777)
-        (folder / "closed").mkdir(mode=0o755)
-        environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(package.parent), "HOME": "/nonexistent"}
-        python = shutil.which("python3", path="/usr/bin:/bin") or sys.executable
+def test_a_lock_whose_file_was_removed_meanwhile_holds_nobody(tmp_path: Path) -> None:
+    """`undo` removes the lock's file; whoever waited for it must not share the place with a newcomer."""
+    waiting, entered, leave = threading.Event(), threading.Event(), threading.Event()
 
-        def patch(target: Path) -> subprocess.CompletedProcess[str]:
-            command = [python, str(folder / "specpatch.pyz"), "apply", "--to", str(target), "--json"]
-            user = 1000800000 if os.geteuid() == 0 else None
-            return subprocess.run(
-                command,
-                env=environment,
-                cwd="/",
-                user=user,
-                group=0 if user else None,
-                extra_groups=[] if user else None,
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=60,
-            )
+    def wait_for_it() -> None:
+        waiting.set()
+        with disk.locked(tmp_path):
+            entered.set()
+            leave.wait(30)
 
-        done = patch(volume)
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert Manifest.read(volume) is not None
-        if os.geteuid() == 0:
-            closed = patch(folder / "closed")
-            assert closed.returncode == 5, closed.stdout + closed.stderr
-            assert json.loads(closed.stdout.splitlines()[-1])["reason"] == "SourceNotWritable"
-            assert "Traceback" not in closed.stdout + closed.stderr
-    finally:
-        shutil.rmtree(folder)
+    with disk.locked(tmp_path):
+        second = threading.Thread(target=wait_for_it)
+        second.start()
+        assert waiting.wait(30)
+        (tmp_path / LOCK).unlink()
+    assert entered.wait(30)
+    with (tmp_path / LOCK).open("rb") as newcomer, pytest.raises(BlockingIOError):
+        fcntl.flock(newcomer, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    leave.set()
+    second.join(30)
 
 
 def test_the_command_line_says_what_it_did(
@@ -360,8 +360,123 @@ def test_the_command_line_says_what_it_did(
     assert json.loads(said[-1]) == json.loads(log.read_text())
     assert json.loads(log.read_text())["path"] == str(package)
     assert program.main([*arguments, "--no-import-check"]) == 0
-    assert "The import check was skipped." in capsys.readouterr().out
+    assert "The import check was skipped." not in capsys.readouterr().out, "it was proven before and has not changed"
     assert program.main(["check", "--tree", str(tmp_path / "out")]) == 0
     assert program.main(["apply", "--to", str(package), "--termination-log", str(log)]) == 5
     assert json.loads(log.read_text())["reason"] == "SourceNotWritable"
     assert textwrap.shorten(json.loads(log.read_text())["message"], 2000).endswith("empty directory of another place.")
+
+
+def test_undo_removes_a_copy_and_keeps_the_directory(source: Found, tmp_path: Path) -> None:
+    before = _content(source.package)
+    _apply(source, tmp_path / "out")
+    with tree.locked(tmp_path / "out"):
+        manifest = tree.remove(tmp_path / "out")
+    assert manifest is not None
+    assert manifest.release == "0.5.16"
+    assert list((tmp_path / "out").iterdir()) == []
+    assert _content(source.package) == before
+    with tree.locked(tmp_path / "out"):
+        assert tree.remove(tmp_path / "out") is None
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "named"),
+    [("srt/data.json", "srt/data.json was changed"), ("srt/mine.py", "srt/mine.py is not part of the patch")],
+)
+def test_undo_of_a_copy_that_somebody_edited_is_refused_by_name(
+    path: str, named: str, source: Found, tmp_path: Path
+) -> None:
+    _apply(source, tmp_path / "out")
+    (tmp_path / "out/sglang" / path).write_text("# mine\n")
+    with tree.locked(tmp_path / "out"), pytest.raises(Refusal) as caught:
+        tree.remove(tmp_path / "out")
+    assert caught.value.reason is Reason.UNKNOWN_PATCH_STATE
+    assert named in caught.value.message
+    assert (tmp_path / "out/sglang" / path).read_text() == "# mine\n"
+
+
+def test_undo_removes_a_copy_of_an_older_generation(source: Found, tmp_path: Path) -> None:
+    _apply(source, tmp_path / "out")
+    manifest = json.loads((tmp_path / "out" / MANIFEST).read_text())
+    (tmp_path / "out" / MANIFEST).write_text(json.dumps({**manifest, "generation": 1}))
+    with tree.locked(tmp_path / "out"):
+        tree.remove(tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_undo_does_not_touch_an_sglang_of_someone_else(source: Found) -> None:
+    with tree.locked(source.package.parent), pytest.raises(Refusal) as caught:
+        tree.remove(source.package.parent)
+    assert caught.value.reason is Reason.UNKNOWN_PATCH_STATE
+    assert (source.package / "__init__.py").exists()
+
+
+@pytest.mark.parametrize("killed_at", ["rename", "unlink", "rmtree"])
+def test_an_undo_of_a_copy_that_died_is_finished_by_the_next(
+    killed_at: str, source: Found, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Died(BaseException):
+        """As a kill: nothing of the program handles it."""
+
+    def die(*_: object, **__: object) -> None:
+        raise Died
+
+    _apply(source, tmp_path / "out")
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil if killed_at == "rmtree" else Path, killed_at, die)
+        with pytest.raises(Died), tree.locked(tmp_path / "out"):
+            tree.remove(tmp_path / "out")
+    with tree.locked(tmp_path / "out"):
+        tree.remove(tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_tree_that_a_lower_image_layer_holds_is_replaced(
+    source: Found, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On an overlay, a folder of a lower layer can't be renamed."""
+    _apply(source, tmp_path / "out")
+    (source.package / "srt/data.json").write_text("[]")
+    rename = Path.rename
+
+    def refuse(place: Path, target: Path) -> Path:
+        if place == tmp_path / "out/sglang":
+            raise OSError(18, os.strerror(18), str(place))
+        return rename(place, target)
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    _apply(source, tmp_path / "out")
+    assert (tmp_path / "out/sglang/srt/data.json").read_text() == "[]"
+    assert sorted(place.name for place in (tmp_path / "out").iterdir()) == [".specpatch-lock", "sglang", MANIFEST]
+
+
+def test_a_source_that_this_user_cannot_read_is_named(
+    source: Found, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> object:
+        raise PermissionError(13, "Permission denied", str(source.package / "srt"))
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(Refusal) as caught:
+        tree.draw(source, import_check="skipped")
+    assert caught.value.reason is Reason.SOURCE_NOT_FOUND
+    assert "can't be read by user" in caught.value.message
+
+
+def test_a_tree_that_was_not_proven_is_sealed_by_a_later_proof(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    package = mini_sglang.write(tmp_path / "site", mini_sglang.OLD_LAYOUT)
+    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+    arguments = ["apply", "--to", str(tmp_path / "out")]
+    assert program.main([*arguments, "--no-import-check"]) == 0
+    assert "The import check was skipped." in capsys.readouterr().out
+    stamps = _stamps(tmp_path / "out/sglang")
+    assert program.main(arguments) == 0
+    manifest = Manifest.read(tmp_path / "out")
+    assert manifest is not None
+    assert manifest.import_check == "passed"
+    after = _stamps(tmp_path / "out/sglang")
+    assert {place: after[place] for place in stamps} == stamps

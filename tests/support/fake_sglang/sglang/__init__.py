@@ -1,0 +1,1 @@
+"""Stands in for an installed SGLang where only its command line and HTTP interface matter."""
