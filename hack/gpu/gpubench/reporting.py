@@ -1,0 +1,160 @@
+"""The result: tables of ratios in Markdown, everything in JSON, and what it was made with."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpubench.measuring import MODES, RATIOS, FlipCost, Mode, Sample, ratio
+from gpubench.servers import Patch, Server
+
+PACKAGES = ("sglang", "sglang-kernel", "sgl-kernel", "torch", "triton", "flashinfer-python", "transformers")
+
+
+def pins() -> dict[str, str]:
+    """Return versions of what was measured with, and the GPU."""
+    found = {"python": sys.version.split()[0]}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
+    try:
+        found["gpu"] = subprocess.run(query, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
+    except (OSError, subprocess.SubprocessError) as error:
+        found["gpu"] = f"unknown ({error})"
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerNote:
+    """One server of a backend: its flags, its memory, and how long it took to start."""
+
+    backend: str
+    name: str
+    command: list[str]
+    seconds_to_start: float | None
+    memory_usage: dict[str, object]
+    gpu_memory_mib: int | None
+    off_path: object
+    off_path_reason: object
+    off_path_lines: list[str]
+
+
+def note(server: Server, backend: str) -> ServerNote:
+    """Ask a running server about itself."""
+    state = server.client.internal_states()[0]
+    patch = state.get("specpatch") or {}
+    return ServerNote(
+        backend=backend,
+        name=server.kind.name,
+        command=server.command,
+        seconds_to_start=server.seconds_to_start,
+        memory_usage=dict(state.get("memory_usage") or {}),
+        gpu_memory_mib=server.gpu_memory_mib(),
+        off_path=patch.get("off_path"),
+        off_path_reason=patch.get("off_path_reason"),
+        off_path_lines=server.off_path_lines(),
+    )
+
+
+@dataclass(kw_only=True)
+class Report:
+    """All that is known so far; written after each round, so that a run that is cut short leaves what it had."""
+
+    arguments: dict[str, object]
+    together: bool
+    patch: Patch | None = None
+    samples: list[Sample] = field(default_factory=list)
+    flips: list[FlipCost] = field(default_factory=list)
+    servers: list[ServerNote] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    pins: dict[str, str] = field(default_factory=pins)
+    date: str = field(default_factory=lambda: datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"))
+
+    def write(self, folder: Path) -> None:
+        """Write `off-path.json` and `off-path.md`."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "off-path.json").write_text(json.dumps(self.manifest(), indent=1))
+        (folder / "off-path.md").write_text(self.markdown())
+
+    def manifest(self) -> dict[str, object]:
+        """Return everything, for JSON."""
+        return {
+            "date": self.date,
+            "pins": self.pins,
+            "patch_digest": self.patch.digest if self.patch else None,
+            "arguments": self.arguments,
+            "started_together": self.together,
+            "servers": [vars(item) for item in self.servers],
+            "samples": [item.manifest() for item in self.samples],
+            "flips": [item.manifest() for item in self.flips],
+            "failures": self.failures,
+        }
+
+    def markdown(self) -> str:
+        """Return the tables."""
+        lines = [f"Measured {self.date} with {', '.join(f'{name} {version}' for name, version in self.pins.items())}."]
+        lines += [f"Engine patch {self.patch.digest[:12]}."] if self.patch else []
+        lines += [
+            "",
+            "Ratios of token rates: median of the rounds (lowest–highest); end to end, then decode steps alone.",
+            "",
+        ]
+        lines += [*self._ratios(), "", "Output tokens per second, medians, end to end.", "", *self._rates()]
+        lines += ["", *self._servers()]
+        if self.flips:
+            lines += ["", "| backend | requests | one change of mode costs |", "|---|---|---|"]
+            lines += [f"| {item.backend} | {item.requests} | {item.milliseconds:.1f} ms |" for item in self.flips]
+        lines += ["", *(f"Not measured: {failure.splitlines()[0]}" for failure in self.failures)]
+        return "\n".join(lines).rstrip() + "\n"
+
+    def _places(self) -> list[tuple[str, int]]:
+        return list(dict.fromkeys((item.backend, item.requests) for item in self.samples))
+
+    def _ratios(self) -> Iterator[str]:
+        heads = [f"{of.name} / {to.name}" for of, to in RATIOS]
+        yield "| backend | requests | " + " | ".join(f"{head} | decode" for head in heads) + " |"
+        yield "|---|---|" + "---|---|" * len(heads)
+        for backend, requests in self._places():
+            cells = [self._ratio(of, to, backend, requests, decode) for of, to in RATIOS for decode in (False, True)]
+            yield f"| {backend} | {requests} | " + " | ".join(cells) + " |"
+
+    def _ratio(self, of: Mode, to: Mode, backend: str, requests: int, decode: bool) -> str:
+        found = ratio(self.samples, of, to, backend=backend, requests=requests, decode=decode)
+        return "–" if found is None else f"{found.median:.3f} ({found.lowest:.3f}–{found.highest:.3f})"
+
+    def _rates(self) -> Iterator[str]:
+        yield "| backend | requests | " + " | ".join(mode.name for mode in MODES) + " |"
+        yield "|---|---|" + "---|" * len(MODES)
+        for backend, requests in self._places():
+            yield f"| {backend} | {requests} | " + " | ".join(self._rate(m, backend, requests) for m in MODES) + " |"
+
+    def _rate(self, mode: Mode, backend: str, requests: int) -> str:
+        wanted = (backend, mode.name, requests)
+        rates = [item.end_to_end for item in self.samples if (item.backend, item.mode, item.requests) == wanted]
+        return f"{statistics.median(rates):.0f}" if rates else "–"
+
+    def _servers(self) -> Iterator[str]:
+        started = "started together" if self.together else "started alone"
+        yield f"| backend | server | off path | s to start ({started}) | memory by the server, GB | GPU memory, MiB |"
+        yield "|---|---|---|---|---|---|"
+        for item in self.servers:
+            seconds = "–" if item.seconds_to_start is None else f"{item.seconds_to_start:.0f}"
+            memory = ", ".join(f"{name} {value}" for name, value in item.memory_usage.items())
+            path = " ".join(str(word) for word in (item.off_path, item.off_path_reason) if word) or "–"
+            cells = (item.backend, item.name, path, seconds, memory or "–", str(item.gpu_memory_mib or "–"))
+            yield "| " + " | ".join(cells) + " |"
+
+
+def flags_in(report: Report) -> Sequence[str]:
+    """Return each server's command line, for the log."""
+    return [f"{item.backend} {item.name}: {' '.join(item.command)}" for item in report.servers]
