@@ -10,7 +10,8 @@
     ├── MetricsError             Prometheus gave no usable answer
     └── EngineError              a server pod gave no usable answer
         ├── EngineUnreachable    no connection, or no reply in time
-        ├── EngineUnauthorized   the server wants an API key
+        ├── EngineUnauthorized   the server wants an API key, or another one
+        ├── APIKeyUnavailable    the key that the server wants can't be had from its Secret
         └── EngineRefused        the server answered and declined the update
 
 Adapters map third-party exceptions to this tree; nothing above them sees a client library's error.
@@ -66,6 +67,10 @@ class EngineUnreachable(EngineError):
 
 class EngineUnauthorized(EngineError):
     """The server wants an API key that the request did not carry (HTTP 401 or 403)."""
+
+
+class APIKeyUnavailable(EngineError):
+    """The Secret with the server's API key is missing, closed to the operator, or holds no usable key."""
 
 
 class EngineRefused(EngineError):

@@ -42,12 +42,6 @@ class Settings(BaseModel):
     tuning_interval_seconds: int = Field(default=10, ge=1, le=600)
     """Time between two passes of the tuning loop."""
 
-    tuning_evidence_window_seconds: int = Field(default=900, ge=30, le=86_400)
-    """How far back measured rates of the two modes are compared."""
-
-    tuning_recent_window_seconds: int = Field(default=60, ge=10, le=3600)
-    """How far back the batch sizes count as the present load. At least two scrape intervals."""
-
     tuning_dwell_seconds: int = Field(default=30, ge=1, le=3600)
     """Shortest time between two changes of one service's threshold."""
 

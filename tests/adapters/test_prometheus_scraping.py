@@ -14,7 +14,7 @@ import pytest
 from sglang_operator.adapters.clock import SystemClock
 from sglang_operator.adapters.prometheus import PrometheusMetrics
 from sglang_operator.settings import Settings
-from sglang_operator.tuning.samples import MetricsSnapshot
+from sglang_operator.tuning.samples import WINDOWS, MetricsSnapshot, ModeSample
 
 # The first use on a machine unpacks Prometheus into the cache.
 pytestmark = pytest.mark.timeout(300)
@@ -28,11 +28,19 @@ def exposition(steps: int) -> str:
     return (
         "# TYPE sglang:spec_mode_tokens_total counter\n"
         f"sglang:spec_mode_tokens_total{labels} {16 * steps}\n"
+        "# TYPE sglang:spec_mode_steps_total counter\n"
+        f"sglang:spec_mode_steps_total{labels} {steps}\n"
+        "# TYPE sglang:spec_mode_requests_total counter\n"
+        f"sglang:spec_mode_requests_total{labels} {16 * steps}\n"
         "# TYPE sglang:spec_mode_seconds_total counter\n"
         f"sglang:spec_mode_seconds_total{labels} {0.02 * steps}\n"
         'sglang:spec_disable_batch_threshold{tp_rank="0"} 8\n'
         'sglang:num_running_reqs{tp_rank="0"} 16\n'
     )
+
+
+def newest(snapshot: MetricsSnapshot) -> list[ModeSample]:
+    return [mode for mode in snapshot.modes if mode.window == WINDOWS[0]]
 
 
 @pytest.fixture
@@ -47,7 +55,7 @@ def exporters() -> Iterator[tuple[prometheus.Exporter, prometheus.Exporter]]:
 async def asking(
     address: str,
 ) -> AsyncIterator[Callable[[Callable[[MetricsSnapshot], bool], str], Awaitable[MetricsSnapshot]]]:
-    settings = Settings(prometheus_url=address, tuning_evidence_window_seconds=30, tuning_recent_window_seconds=10)
+    settings = Settings(prometheus_url=address)
     metrics = PrometheusMetrics(settings, SystemClock())
 
     async def until(accept: Callable[[MetricsSnapshot], bool], what: str) -> MetricsSnapshot:
@@ -83,13 +91,16 @@ async def test_from_a_scrape_to_a_rate_and_to_silence(
                 first.text = second.text = exposition(steps)
                 await asyncio.sleep(0.5)
             seen = await until(
-                lambda snapshot: len(snapshot.modes) == 2 and all(mode.seconds > 3 for mode in snapshot.modes),
+                lambda snapshot: (
+                    {mode.pod for mode in newest(snapshot)} == {"first", "second"}
+                    and all(mode.seconds > 3 for mode in newest(snapshot))
+                ),
                 "both pods show decode time",
             )
-            for mode in seen.modes:
+            for mode in newest(seen):
                 assert mode.tokens / mode.seconds == pytest.approx(800, rel=1e-6)
                 assert mode.seconds < 3 * 0.02 * 300
-                assert mode.recent_seconds > 0
+                assert mode.requests / mode.steps == pytest.approx(16, rel=1e-6)
 
             second.stop()
             seen = await until(lambda snapshot: len(snapshot.loads) == 1, "the stopped pod has no load any more")

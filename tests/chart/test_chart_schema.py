@@ -75,8 +75,8 @@ def test_numbers_reach_the_process_as_plain_decimals(written: str) -> None:
 
 
 def test_large_number_from_the_command_line() -> None:
-    environment = operator_environment(render(None, "--set", "tuning.evidenceWindowSeconds=86400"))
-    assert environment["SGLANG_OPERATOR_TUNING_EVIDENCE_WINDOW_SECONDS"] == "86400"
+    environment = operator_environment(render(None, "--set", "tuning.dwellSeconds=3600"))
+    assert environment["SGLANG_OPERATOR_TUNING_DWELL_SECONDS"] == "3600"
 
 
 def test_tag_of_digits_from_the_command_line() -> None:

@@ -117,5 +117,6 @@ def test_roles_stay_small(objects: list[Manifest]) -> None:
     for role in (item for item in objects if item["kind"] in ("Role", "ClusterRole")):
         for rule in role["rules"]:
             assert "*" not in rule["verbs"] + rule["resources"] + rule["apiGroups"]
-            assert not {"secrets", "pods/exec", "pods/portforward", "nodes"} & set(rule["resources"])
+            assert not {"pods/exec", "pods/portforward", "nodes"} & set(rule["resources"])
+            assert "secrets" not in rule["resources"] or (rule["resources"], rule["verbs"]) == (["secrets"], ["get"])
             assert not {"escalate", "bind", "impersonate"} & set(rule["verbs"])

@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import inferenceservice
 import pytest
@@ -204,6 +204,7 @@ async def test_operator_does_its_work_with_these_rights(installed: Installed) ->
             await cluster.list_children(kind, key)
             await cluster.delete_child(kind, key)
         await cluster.list_pods(key)
+        assert await cluster.get_secret(key.namespace, "keys") is None
         await cluster.apply_status(key, OBSERVED)
         await cluster.record_event(made, EventLine(reason=EventReason.READY, message="ready"))
         with pytest.raises(ClusterForbidden):
@@ -222,6 +223,7 @@ class Check(Protocol):
     """The program of the chart's test pod, as a module."""
 
     ACCOUNT: Path
+    ask: Callable[..., dict[str, Any]]
 
     def main(self) -> int:
         """Run it."""
@@ -261,6 +263,22 @@ def test_check_names_what_is_missing(
     where = "all namespaces" if installed.scope == "cluster" else f"namespace {installed.served}"
     assert check.main() == 1
     assert capsys.readouterr().out == f"must be allowed to delete statefulsets of API group 'apps' in {where}\n"
+
+
+def test_check_wants_the_right_to_read_secrets_only_where_the_chart_gives_it(
+    check: Check, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really = check.ask
+
+    def without_secrets(path: str, body: Any = None) -> dict[str, Any]:
+        asked = body["spec"]["resourceAttributes"]["resource"] if body else ""
+        return {"status": {"allowed": False}} if asked == "secrets" else really(path, body)
+
+    monkeypatch.setattr(check, "ask", without_secrets)
+    assert check.main() == 1
+    assert "must be allowed to get secrets of API group ''" in capsys.readouterr().out
+    monkeypatch.setenv("MAY_READ_SECRETS", "false")
+    assert check.main() == 0
 
 
 def test_check_says_that_the_resource_is_not_served(

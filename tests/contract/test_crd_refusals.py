@@ -63,6 +63,21 @@ REFUSED: dict[str, tuple[Manifest, str, str]] = {
         "engine.env[1]",
         'Duplicate value: {"name":"A"}',
     ),
+    "an API key without its place in the Secret": (
+        at("engine.apiKeySecretRef", {"name": "keys"}),
+        "engine.apiKeySecretRef.key",
+        "Required value",
+    ),
+    "an admin key without an API key": (
+        at("engine.adminApiKeySecretRef", {"name": "keys", "key": "admin"}),
+        "engine.apiKeySecretRef",
+        "apiKeySecretRef must be set together with adminApiKeySecretRef",
+    ),
+    "unknown off path": (
+        at("speculation.offPath", "decode"),
+        "speculation.offPath",
+        'supported values: "Auto", "Decode", "ZeroStep"',
+    ),
     "Fixed without batchSize": (
         at(f"{THRESHOLD}.mode", "Fixed"),
         f"{THRESHOLD}.batchSize",

@@ -90,6 +90,7 @@ def test_defaults_are_stored(crd_server: ApiServer, namespace: str) -> None:
             "numSteps": 3,
             "topK": 1,
             "disableThreshold": {"mode": "Auto", "min": 1, "max": 256},
+            "offPath": "Auto",
         },
         "rollout": {"strategy": "Recreate"},
         "podTemplate": {"terminationGracePeriodSeconds": 60},
@@ -105,6 +106,8 @@ def test_defaults_are_stored(crd_server: ApiServer, namespace: str) -> None:
         at("podTemplate", {"labels": {"a": ""}}),
         at("model", {"tokenSecretRef": {"name": "hub"}, "cache": {"sizeLimit": "9Gi"}}),
         at("engine", {"env": [{"name": "A"}], "resources": {"cpu": "8"}}),
+        at("engine", {"apiKeySecretRef": {"name": "keys", "key": "clients"}}),
+        at("speculation", {"offPath": "ZeroStep"}),
         at("rollout", {"progressDeadlineSeconds": 900}),
     ],
 )
@@ -121,6 +124,7 @@ def test_defaults_fill_only_what_is_missing(crd_server: ApiServer, namespace: st
         "numSteps": 3,
         "topK": 1,
         "disableThreshold": {"mode": "Auto", "min": 1, "max": 64},
+        "offPath": "Auto",
     }
 
 

@@ -12,7 +12,7 @@ import pytest
 from helmchart import RELEASE, Manifest, Values, find, render
 from kubernetes.aio.client import ApiClient
 
-from sglang_operator.adapters.kube import CALLS, KubernetesCluster
+from sglang_operator.adapters.kube import CALLS, SECRETS, KubernetesCluster
 from sglang_operator.adapters.ports import ChildKind
 from sglang_operator.api import names
 from sglang_operator.api.names import ServiceKey
@@ -43,6 +43,15 @@ def test_roles_hold_what_the_operator_calls_and_nothing_else(values: Values, kin
     granted = rights(find(render(values), kind, RELEASE))
     assert len(granted) == len(set(granted)), "a right is granted twice"
     assert set(granted) == NEEDED
+
+
+@pytest.mark.parametrize(("values", "kind"), [({}, "ClusterRole"), ({"watchNamespaces": ["team-a"]}, "Role")])
+def test_the_right_to_read_secrets_can_be_withheld_and_no_other_goes_with_it(values: Values, kind: str) -> None:
+    assert SECRETS.verbs == {"get"}, "never listed, never watched"
+    withheld = render({**values, "rbac": {"readSecrets": False}})
+    assert NEEDED - set(rights(find(withheld, kind, RELEASE))) == {("", "secrets", "get")}
+    for role in (item for item in withheld if item["kind"] in ("ClusterRole", "Role")):
+        assert "secrets" not in [resource for _, resource, _ in rights(role)]
 
 
 class Answer:
@@ -107,6 +116,7 @@ async def everything_that_the_adapter_does(recorder: Recorder) -> None:
         await cluster.apply({"kind": kind.value, "metadata": metadata})
         await cluster.delete_child(kind, key)
     await cluster.list_pods(key)
+    await cluster.get_secret(key.namespace, "keys")
     await cluster.apply_status(key, {})
     await cluster.record_event({"metadata": metadata}, EventLine(reason=EventReason.READY, message="ready"))
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sglang_operator.adapters.ports import ChildKind, EngineAddress, EngineState
+from sglang_operator.adapters.ports import ChildKind, EngineAddress, EngineKeys, EngineState, LiveSettings, Secret
 from sglang_operator.api import names
 from sglang_operator.api.names import ServiceKey
-from sglang_operator.errors import ClusterError, EngineError, MetricsError
+from sglang_operator.errors import ClusterError, EngineError, EngineUnauthorized, MetricsError
 from sglang_operator.status.summary import EventLine
 from sglang_operator.tuning.samples import MetricsSnapshot
 
@@ -36,7 +36,10 @@ class FakeClock:
 
 @dataclass
 class FakeCluster:
-    """An API server that stores what is applied. `refuse` holds names of objects whose writes fail."""
+    """An API server that stores what is applied.
+
+    `refuse` holds names of objects whose writes fail, `secrets` the Secrets by name, or what reading one raises.
+    """
 
     services: dict[ServiceKey, Manifest] = field(default_factory=dict)
     children: dict[tuple[str, ServiceKey], Manifest] = field(default_factory=dict)
@@ -44,6 +47,8 @@ class FakeCluster:
     writes: list[str] = field(default_factory=list)
     notes: list[EventLine] = field(default_factory=list)
     refuse: dict[str, ClusterError] = field(default_factory=dict)
+    secrets: dict[str, dict[str, bytes] | ClusterError] = field(default_factory=dict)
+    secret_reads: list[str] = field(default_factory=list)
 
     async def get_service(self, key: ServiceKey) -> Manifest | None:
         return copy.deepcopy(self.services.get(key))
@@ -64,6 +69,13 @@ class FakeCluster:
     async def list_pods(self, key: ServiceKey) -> list[Manifest]:
         found = (pod for pod_key, pod in self.pods.items() if pod_key.namespace == key.namespace)
         return [copy.deepcopy(pod) for pod in found if _belongs(pod, key)]
+
+    async def get_secret(self, namespace: str, name: str) -> Secret | None:
+        self.secret_reads.append(f"{namespace}/{name}")
+        held = self.secrets.get(name)
+        if isinstance(held, ClusterError):
+            raise held
+        return None if held is None else Secret(values=held)
 
     async def apply(self, manifest: Manifest) -> Manifest:
         metadata = manifest["metadata"]
@@ -93,31 +105,56 @@ def _belongs(child: Manifest, key: ServiceKey) -> bool:
 
 @dataclass
 class FakeEngine:
-    """Servers by address: one value a rank. `deaf` servers say yes and keep their value; `errors` are raised."""
+    """Servers by address: one value a rank. `deaf` servers say yes and keep their value; `errors` are raised.
+
+    `probes` holds the probe share of each rank; a server that isn't there has an older patch. `keys` holds what a
+    server asks for. `off_path` is what all of them say, with the reason why it isn't `Decode`.
+    """
 
     ranks: dict[str, list[int]] = field(default_factory=dict)
+    probes: dict[str, list[int]] = field(default_factory=dict)
+    keys: dict[str, EngineKeys] = field(default_factory=dict)
     deaf: set[str] = field(default_factory=set)
     errors: dict[str, EngineError] = field(default_factory=dict)
     inactive_reason: str | None = None
+    off_path: tuple[str, str | None] = ("Decode", None)
     requests: list[str] = field(default_factory=list)
 
-    async def read(self, address: EngineAddress) -> EngineState:
+    async def read(self, address: EngineAddress, keys: EngineKeys) -> EngineState:
         self.requests.append(f"read {address.host}")
-        if address.host in self.errors:
-            raise self.errors[address.host]
+        self._check(address, keys.api, self._asked(address).api)
+        probes = self.probes.get(address.host)
+        path, reason = self.off_path
         return EngineState(
             thresholds=tuple(self.ranks[address.host]),
+            probe_permilles=None if probes is None else tuple(probes),
             active=self.inactive_reason is None,
             inactive_reason=self.inactive_reason,
             release="0.5.23",
-            off_path="ZeroStep",
-            generation=1,
+            off_path=path,
+            off_path_reason=reason,
+            generation=1 if probes is None else 2,
         )
 
-    async def set_threshold(self, address: EngineAddress, batch_size: int) -> None:
-        self.requests.append(f"set {address.host} {batch_size}")
-        if address.host not in self.deaf:
-            self.ranks[address.host] = [batch_size] * len(self.ranks[address.host])
+    async def update(self, address: EngineAddress, keys: EngineKeys, settings: LiveSettings) -> None:
+        probing = "" if settings.probe_permille is None else f" probing {settings.probe_permille}"
+        self.requests.append(f"set {address.host} {settings.batch_size}{probing}")
+        asked = self._asked(address)
+        self._check(address, keys.admin or keys.api, asked.admin or asked.api)
+        if address.host in self.deaf:
+            return
+        self.ranks[address.host] = [settings.batch_size] * len(self.ranks[address.host])
+        if settings.probe_permille is not None:
+            self.probes[address.host] = [settings.probe_permille] * len(self.probes[address.host])
+
+    def _asked(self, address: EngineAddress) -> EngineKeys:
+        return self.keys.get(address.host, EngineKeys())
+
+    def _check(self, address: EngineAddress, sent: str | None, asked: str | None) -> None:
+        if address.host in self.errors:
+            raise self.errors[address.host]
+        if asked is not None and sent != asked:
+            raise EngineUnauthorized(f"{address.host} refuses the key (HTTP 401).")
 
 
 @dataclass

@@ -109,8 +109,6 @@ EVERYTHING: Values = {
     },
     "tuning": {
         "intervalSeconds": 11,
-        "evidenceWindowSeconds": 901,
-        "recentWindowSeconds": 62,
         "dwellSeconds": 31,
     },
     "resyncIntervalSeconds": 63,
@@ -122,7 +120,7 @@ EVERYTHING: Values = {
         "service": {"annotations": {"example.org/team": "ml"}},
         "serviceMonitor": {"enabled": True, "interval": "15s", "labels": {"release": "prometheus"}},
     },
-    "rbac": {"create": True, "aggregatedRoles": True},
+    "rbac": {"create": True, "readSecrets": True, "aggregatedRoles": True},
     "serviceAccount": {"name": "runner", "annotations": {"example.org/role": "operator"}},
     "image": {
         "repository": "registry.example:5000/mirror/sglang-operator",
@@ -162,7 +160,7 @@ EVERYTHING: Values = {
 
 NOTHING: Values = {
     "crds": {"install": False},
-    "rbac": {"create": False, "aggregatedRoles": False},
+    "rbac": {"create": False, "readSecrets": False, "aggregatedRoles": False},
     "serviceAccount": {"create": False},
     "metrics": {"service": {"enabled": False}},
 }

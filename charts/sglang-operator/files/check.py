@@ -12,7 +12,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from sglang_operator.adapters.kube import CALLS
+from sglang_operator.adapters.kube import CALLS, SECRETS, ApiCall
 from sglang_operator.api import names
 from sglang_operator.settings import from_environment
 
@@ -45,10 +45,16 @@ def resource_problem() -> str | None:
     return f"{names.API_VERSION} lacks {', '.join(sorted(missing))}: upgrade the CRD" if missing else None
 
 
+def calls() -> list[ApiCall]:
+    """Return the calls whose rights the chart was told to give."""
+    may_read_secrets = os.environ.get("MAY_READ_SECRETS") != "false"
+    return [call for call in CALLS if call != SECRETS or may_read_secrets]
+
+
 def refused(namespace: str) -> list[str]:
     """Return the calls that the operator makes and may not make; an empty namespace means all of them."""
     found = []
-    for call in CALLS:
+    for call in calls():
         resource, _, subresource = call.resource.partition("/")
         for verb in sorted(call.verbs):
             attributes = {"namespace": namespace, "verb": verb, "group": call.group, "resource": resource}

@@ -29,4 +29,10 @@
 - apiGroups: [""]
   resources: [events]
   verbs: [create]
+{{- if .Values.rbac.readSecrets }}
+# API keys of servers, by the names in their pods.
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [get]
+{{- end }}
 {{- end }}

@@ -1,7 +1,10 @@
-"""The HTTP interface of one SGLang server: read the threshold from every rank, and ask for a new one.
+"""The HTTP interface of one SGLang server: read the live settings from every rank, and ask for new ones.
 
 The reply to a live update is no proof: older releases answer `true` to what they decline, and a server with several
-schedulers answers for each. So `set_threshold` only reports a plain refusal, and `read` is what counts.
+schedulers answers for each. So `update` only reports a plain refusal, and `read` is what counts.
+
+A server with keys wants the API key for `/server_info`, and for `/set_internal_state` the admin key if it has one,
+else the API key (`sglang/srt/utils/auth.py`). A key goes into the request's header and nowhere else.
 """
 
 from __future__ import annotations
@@ -13,8 +16,8 @@ from typing import Final
 
 import aiohttp
 
-from sglang_operator.adapters.ports import EngineAddress, EngineState
-from sglang_operator.api.names import THRESHOLD_FIELD, THRESHOLD_MAX
+from sglang_operator.adapters.ports import EngineAddress, EngineKeys, EngineState, LiveSettings
+from sglang_operator.api.names import PROBE_FIELD, PROBE_MAX_PERMILLE, THRESHOLD_FIELD, THRESHOLD_MAX
 from sglang_operator.errors import EngineRefused, EngineUnauthorized, EngineUnreachable
 
 _INFO_PATH: Final = "/server_info"
@@ -23,6 +26,7 @@ _UPDATE_PATH: Final = "/set_internal_state"
 _MAX_BODY_BYTES: Final = 8 * 1024 * 1024
 _MAX_CONNECTIONS: Final = 32
 _MAX_TEXT: Final = 256
+_LARGEST: Final = {THRESHOLD_FIELD: THRESHOLD_MAX, PROBE_FIELD: PROBE_MAX_PERMILLE}
 
 
 class HttpEngine:
@@ -32,38 +36,37 @@ class HttpEngine:
         self._timeout = aiohttp.ClientTimeout(total=timeout_seconds)
         self._session: aiohttp.ClientSession | None = None
 
-    async def read(self, address: EngineAddress) -> EngineState:
-        """Read the threshold back from every rank.
+    async def read(self, address: EngineAddress, keys: EngineKeys) -> EngineState:
+        """Read the live settings back from every rank.
 
         Raises:
             EngineUnreachable: no connection, no reply in time, or the server is still starting.
-            EngineUnauthorized: the server wants an API key.
+            EngineUnauthorized: the server wants an API key, or another one.
             EngineRefused: the server answers, but not as a patched SGLang does.
         """
-        status, body = await self._request("GET", address, _INFO_PATH)
+        status, body = await self._request("GET", address, _INFO_PATH, keys.api)
         if status == 404:
-            status, body = await self._request("GET", address, _OLD_INFO_PATH)
-        _check_status(status, address)
+            status, body = await self._request("GET", address, _OLD_INFO_PATH, keys.api)
+        _check_status(status, address, _INFO_PATH, keys.api)
         return _parse_info(_parse_json(body, address), address)
 
-    async def set_threshold(self, address: EngineAddress, batch_size: int) -> None:
-        """Ask the server for a new threshold. Only a read-back proves that it was taken.
+    async def update(self, address: EngineAddress, keys: EngineKeys, settings: LiveSettings) -> None:
+        """Ask the server for new settings in one request. Only a read-back proves that they were taken.
 
         Raises:
             EngineUnreachable, EngineUnauthorized: as for `read`.
-            EngineRefused: the value is out of range, or a rank declined it.
+            EngineRefused: a value is out of range, or a rank declined them.
         """
-        if not 0 <= batch_size <= THRESHOLD_MAX:
-            raise EngineRefused(f"The threshold must lie between 0 and {THRESHOLD_MAX}, not {batch_size}.")
-        payload = {"server_args": {THRESHOLD_FIELD: batch_size}}
-        status, body = await self._request("POST", address, _UPDATE_PATH, payload)
-        _check_status(status, address)
+        wanted = _checked(settings)
+        key = keys.admin or keys.api
+        status, body = await self._request("POST", address, _UPDATE_PATH, key, {"server_args": wanted})
+        _check_status(status, address, _UPDATE_PATH, key)
         replies = _parse_json(body, address)
         if isinstance(replies, list) and any(reply is False for reply in replies):
             declined = ", ".join(str(rank) for rank, reply in enumerate(replies) if reply is False)
+            asked = ", ".join(f"{field} {value}" for field, value in wanted.items())
             raise EngineRefused(
-                f"{_name(address)} declined the threshold {batch_size} on rank {declined} of {len(replies)}; its log "
-                "says why."
+                f"{_name(address)} declined {asked} on rank {declined} of {len(replies)}; its log says why."
             )
 
     async def close(self) -> None:
@@ -73,11 +76,17 @@ class HttpEngine:
             await session.close()
 
     async def _request(
-        self, method: str, address: EngineAddress, path: str, payload: Mapping[str, object] | None = None
+        self,
+        method: str,
+        address: EngineAddress,
+        path: str,
+        key: str | None,
+        payload: Mapping[str, object] | None = None,
     ) -> tuple[int, bytes]:
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
         try:
             async with self._client().request(
-                method, f"http://{_name(address)}{path}", json=payload, allow_redirects=False
+                method, f"http://{_name(address)}{path}", json=payload, headers=headers, allow_redirects=False
             ) as response:
                 body = bytearray()
                 async for chunk in response.content.iter_any():
@@ -110,12 +119,21 @@ def _cause(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-def _check_status(status: int, address: EngineAddress) -> None:
+def _checked(settings: LiveSettings) -> dict[str, int]:
+    """Return the fields of the update."""
+    wanted = {THRESHOLD_FIELD: settings.batch_size}
+    if settings.probe_permille is not None:
+        wanted[PROBE_FIELD] = settings.probe_permille
+    for field, value in wanted.items():
+        if not 0 <= value <= _LARGEST[field]:
+            raise EngineRefused(f"{field} must lie between 0 and {_LARGEST[field]}, not {value}.")
+    return wanted
+
+
+def _check_status(status: int, address: EngineAddress, path: str, key: str | None) -> None:
     if status in (401, 403):
-        raise EngineUnauthorized(
-            f"{_name(address)} wants an API key (HTTP {status}); start the server without --api-key and "
-            "--admin-api-key, and protect it by a network policy."
-        )
+        trouble = "refuses the key sent to" if key else "wants an API key for"
+        raise EngineUnauthorized(f"{_name(address)} {trouble} {path} (HTTP {status}).")
     if status in (502, 503, 504):
         raise EngineUnreachable(f"{_name(address)} is not ready to answer (HTTP {status}).")
     if status != 200:
@@ -135,7 +153,12 @@ def _parse_info(info: object, address: EngineAddress) -> EngineState:
         raise EngineRefused(f"{_name(address)} reports no internal_states; is an SGLang server listening there?")
     ranks = [_parse_rank(state, rank, address) for rank, state in enumerate(states)]
     telling = next((rank for rank in ranks if not rank.active), ranks[0])
-    return dataclasses.replace(telling, thresholds=tuple(value for rank in ranks for value in rank.thresholds))
+    probes = [rank.probe_permilles for rank in ranks]
+    return dataclasses.replace(
+        telling,
+        thresholds=tuple(value for rank in ranks for value in rank.thresholds),
+        probe_permilles=None if None in probes else tuple(value for probe in probes for value in probe or ()),
+    )
 
 
 def _parse_rank(state: object, rank: int, address: EngineAddress) -> EngineState:
@@ -143,12 +166,7 @@ def _parse_rank(state: object, rank: int, address: EngineAddress) -> EngineState
         raise EngineRefused(
             f"{_name(address)} doesn't report {THRESHOLD_FIELD} on rank {rank}: the server runs without the patch."
         )
-    value, report = state[THRESHOLD_FIELD], state.get("specpatch")
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= THRESHOLD_MAX:
-        raise EngineRefused(
-            f"{_name(address)} reports {THRESHOLD_FIELD} {str(value)[:40]!r} on rank {rank}; it must be an integer "
-            f"between 0 and {THRESHOLD_MAX}."
-        )
+    report = state.get("specpatch")
     if not isinstance(report, dict):
         report = {"active": False, "inactive_reason": "the server doesn't say whether its patch acts"}
     active, generation = report.get("active"), report.get("generation")
@@ -156,14 +174,27 @@ def _parse_rank(state: object, rank: int, address: EngineAddress) -> EngineState
         raise EngineRefused(
             f"{_name(address)} reports specpatch.active {str(active)[:40]!r} on rank {rank}; it must be true or false."
         )
+    probes = None if state.get(PROBE_FIELD) is None else (_number(state, PROBE_FIELD, rank, address),)
     return EngineState(
-        thresholds=(value,),
+        thresholds=(_number(state, THRESHOLD_FIELD, rank, address),),
+        probe_permilles=probes,
         active=active,
         inactive_reason=None if active else _text(report.get("inactive_reason")),
         release=_text(report.get("release")),
         off_path=_text(report.get("off_path")),
+        off_path_reason=_text(report.get("off_path_reason")),
         generation=generation if isinstance(generation, int) and not isinstance(generation, bool) else None,
     )
+
+
+def _number(state: Mapping[str, object], field: str, rank: int, address: EngineAddress) -> int:
+    value, largest = state[field], _LARGEST[field]
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= largest:
+        raise EngineRefused(
+            f"{_name(address)} reports {field} {str(value)[:40]!r} on rank {rank}; it must be an integer between 0 "
+            f"and {largest}."
+        )
+    return value
 
 
 def _text(value: object) -> str | None:

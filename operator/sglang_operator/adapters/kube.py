@@ -6,6 +6,7 @@ operator asks of the API server is listed in `CALLS`, which the chart's roles ar
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 import uuid
@@ -17,7 +18,7 @@ import aiohttp
 from kubernetes.aio import config as kubernetes_config
 from kubernetes.aio.client import ApiClient, Configuration
 
-from sglang_operator.adapters.ports import ChildKind, Clock
+from sglang_operator.adapters.ports import ChildKind, Clock, Secret
 from sglang_operator.api import names
 from sglang_operator.api.names import ServiceKey
 from sglang_operator.api.v1alpha1 import Manifest
@@ -40,6 +41,9 @@ class ApiCall:
     verbs: frozenset[str]
 
 
+SECRETS: Final = ApiCall("", "secrets", frozenset({"get"}))
+"""The one right that may be withheld: servers with an API key then keep the threshold that they have."""
+
 _OWNED = frozenset({"get", "list", "create", "patch", "delete"})
 CALLS: Final[tuple[ApiCall, ...]] = (
     ApiCall(names.GROUP, names.PLURAL, frozenset({"get", "list", "watch"})),
@@ -51,6 +55,7 @@ CALLS: Final[tuple[ApiCall, ...]] = (
     ApiCall("", "configmaps", _OWNED),
     ApiCall("", "pods", frozenset({"list", "watch"})),
     ApiCall("", "events", frozenset({"create"})),
+    SECRETS,
 )
 
 _CHILD_PATHS: Final = {
@@ -120,6 +125,14 @@ class KubernetesCluster:
     async def list_pods(self, key: ServiceKey) -> list[Manifest]:
         """Read the pods that carry the service's label."""
         return await self._list(f"api/v1/namespaces/{key.namespace}/pods", selector=_selector(key))
+
+    async def get_secret(self, namespace: str, name: str) -> Secret | None:
+        """Read one Secret; None when there is none."""
+        path = f"api/v1/namespaces/{quote(namespace)}/secrets/{quote(name)}"
+        stored = await self._get(path)
+        if stored is None:
+            return None
+        return Secret(values={key: base64.b64decode(value) for key, value in (stored.get("data") or {}).items()})
 
     async def apply(self, manifest: Manifest) -> Manifest:
         """Server-side apply one child as the children's field manager, conflicts forced; returns it as stored."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
@@ -19,6 +20,13 @@ class ChildKind(StrEnum):
     DEPLOYMENT = "Deployment"
     SERVICE = "Service"
     CONFIG_MAP = "ConfigMap"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Secret:
+    """What a Secret holds, by its keys. It is kept for one pass and shown nowhere."""
+
+    values: Mapping[str, bytes] = field(repr=False)
 
 
 class Cluster(Protocol):
@@ -42,6 +50,10 @@ class Cluster(Protocol):
 
     async def list_pods(self, key: ServiceKey) -> list[Manifest]:
         """Read the pods that carry the service's label."""
+        ...
+
+    async def get_secret(self, namespace: str, name: str) -> Secret | None:
+        """Read one Secret; None when there is none."""
         ...
 
     async def apply(self, manifest: Manifest) -> Manifest:
@@ -82,26 +94,48 @@ class EngineAddress:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EngineKeys:
+    """The keys that a server was started with, as far as it was; None: it asks for none."""
+
+    api: str | None = field(default=None, repr=False)
+    admin: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
 class EngineState:
-    """A server's own word on its threshold: one value a rank, and whether the patch acts."""
+    """A server's own word on its live settings, one value a rank, and whether the patch acts.
+
+    `probe_permilles` is None where the patch is older than probing. `off_path` is how the server decodes while
+    drafting is off, `off_path_reason` why that is not `Decode`.
+    """
 
     thresholds: tuple[int, ...]
+    probe_permilles: tuple[int, ...] | None
     active: bool
     inactive_reason: str | None
     release: str | None
     off_path: str | None
+    off_path_reason: str | None
     generation: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiveSettings:
+    """What a running server is told; `probe_permille` None leaves out what an older patch doesn't know."""
+
+    batch_size: int
+    probe_permille: int | None
 
 
 class Engine(Protocol):
     """The HTTP interface of one server pod. All methods raise `EngineError` and its kinds."""
 
-    async def read(self, address: EngineAddress) -> EngineState:
-        """Read the threshold back from every rank."""
+    async def read(self, address: EngineAddress, keys: EngineKeys) -> EngineState:
+        """Read the live settings back from every rank."""
         ...
 
-    async def set_threshold(self, address: EngineAddress, batch_size: int) -> None:
-        """Ask the server for a new threshold. Only a read-back proves that it was taken."""
+    async def update(self, address: EngineAddress, keys: EngineKeys, settings: LiveSettings) -> None:
+        """Ask the server for new settings, all in one. Only a read-back proves that they were taken."""
         ...
 
 

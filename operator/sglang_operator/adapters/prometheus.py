@@ -47,11 +47,7 @@ class PrometheusMetrics:
         self._token_file = settings.prometheus_bearer_token_file
         self._ca_file = settings.prometheus_ca_file
         self._clock = clock
-        self._queries = queries.build(
-            evidence_window_seconds=settings.tuning_evidence_window_seconds,
-            recent_window_seconds=settings.tuning_recent_window_seconds,
-            namespaces=settings.watch_namespaces,
-        )
+        self._queries = queries.build(namespaces=settings.watch_namespaces)
         self._executor = ThreadPoolExecutor(_MAX_PASSES, thread_name_prefix="prometheus")
         self._passes: set[Future[Answers]] = set()
 

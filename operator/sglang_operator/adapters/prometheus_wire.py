@@ -147,7 +147,7 @@ def parse_row(item: object, at: datetime) -> Row:
         raise BadRow("a row without a time")
     if abs(evaluated - at.timestamp()) > _EVALUATION_TOLERANCE_SECONDS:
         raise BadRow(f"values of another moment, over {_EVALUATION_TOLERANCE_SECONDS:.0f} s from the one asked for")
-    labels = {name: metric.get(name, "") for name in ("namespace", "pod", "mode", "batch_size", "series")}
+    labels = {name: metric.get(name, "") for name in ("namespace", "pod", "mode", "batch_size", "window", "series")}
     return Row(value=number, **labels)
 
 

@@ -124,6 +124,7 @@ CONDITIONS: Final[Mapping[ConditionType, ConditionText]] = MappingProxyType(
                 Reason.ENGINE_UNREACHABLE,
                 Reason.ENGINE_REFUSED,
                 Reason.LIVE_UPDATE_UNAUTHORIZED,
+                Reason.API_KEY_UNAVAILABLE,
                 Reason.THRESHOLD_INACTIVE,
             ),
         ),
@@ -304,8 +305,16 @@ REASONS: Final[Mapping[Reason, Explanation]] = MappingProxyType(
             "Read the server's log; the operator tries again.",
         ),
         Reason.LIVE_UPDATE_UNAUTHORIZED: Explanation(
-            "The server wants an API key for live updates.",
-            "Remove `--api-key` and `--admin-api-key` from `engine.args`.",
+            "The server refuses the key of its Secret, or wants one that the resource doesn't tell of.",
+            "If the Secret has changed since the pods started, replace them: `kubectl rollout restart "
+            "deployment/NAME`. A key that comes from elsewhere belongs into a Secret, named in "
+            "`engine.apiKeySecretRef`.",
+        ),
+        Reason.API_KEY_UNAVAILABLE: Explanation(
+            "The operator can't get the server's API key: the Secret or its key is missing, the operator may not read "
+            "it, or the value can't be used as a key. The server keeps the threshold that it has.",
+            "Do what the message says; with `rbac.readSecrets: false` in the chart's values, grant `get` on the Secret "
+            "to the operator's account.",
         ),
         Reason.THRESHOLD_INACTIVE: Explanation(
             "The server took the threshold but does not act on it; the message holds its own words.",

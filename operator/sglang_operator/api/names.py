@@ -39,6 +39,7 @@ ANNOTATION_PATCH: Final = f"{GROUP}/patch"
 ANNOTATION_DECIDED_AT: Final = f"{GROUP}/decided-at"
 ANNOTATION_DECISION_SOURCE: Final = f"{GROUP}/decision-source"
 ANNOTATION_DECISION_MESSAGE: Final = f"{GROUP}/decision-message"
+ANNOTATION_DECISION_EVIDENCE: Final = f"{GROUP}/decision-evidence"
 
 CONTAINER_ENGINE: Final = "engine"
 CONTAINER_PATCH: Final = "patch"
@@ -50,6 +51,15 @@ THRESHOLD_VARIABLE: Final = "SPECULATIVE_DISABLE_BATCH_THRESHOLD"
 THRESHOLD_FIELD: Final = "speculative_disable_batch_threshold"
 """Name of the threshold in SGLang's server arguments, live updates and internal states."""
 THRESHOLD_MAX: Final = 1_000_000
+PROBE_KEY: Final = "probePermille"
+"""Key of the threshold ConfigMap: the probe share that goes with the threshold."""
+PROBE_FIELD: Final = "speculative_probe_permille"
+"""Name of the probe share in SGLang's server arguments, live updates and internal states."""
+PROBE_MAX_PERMILLE: Final = 500
+
+API_KEY_VARIABLE: Final = "SGLANG_API_KEY"
+ADMIN_API_KEY_VARIABLE: Final = "SGLANG_ADMIN_API_KEY"
+"""In the engine container, from a Secret: the keys that the server asks for. The operator finds the Secret by them."""
 
 MAX_NAME_LENGTH: Final = 253
 MAX_LABEL_LENGTH: Final = 63

@@ -85,6 +85,7 @@ class Reason(StrEnum):
     ENGINE_UNREACHABLE = "EngineUnreachable"
     ENGINE_REFUSED = "EngineRefused"
     LIVE_UPDATE_UNAUTHORIZED = "LiveUpdateUnauthorized"
+    API_KEY_UNAVAILABLE = "APIKeyUnavailable"
     THRESHOLD_INACTIVE = "ThresholdInactive"
     # Degraded
     AS_EXPECTED = "AsExpected"

@@ -99,6 +99,14 @@ CEL_RULES: Final[tuple[CelRule, ...]] = (
         field_path=".resources.memoryLimit",
     ),
     CelRule(
+        path=("spec", "engine"),
+        rule="!has(self.adminApiKeySecretRef) || has(self.apiKeySecretRef)",
+        message="apiKeySecretRef must be set together with adminApiKeySecretRef: without an API key everyone may ask "
+        "for /server_info, where SGLang shows both keys",
+        field_path=".apiKeySecretRef",
+        reason="FieldValueRequired",
+    ),
+    CelRule(
         path=("spec", "engine", "resources"),
         rule=_size_rule(
             "!quantity(self.memory).isGreaterThan(quantity(self.memoryLimit))", "self.memory", "self.memoryLimit"

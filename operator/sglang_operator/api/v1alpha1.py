@@ -1,8 +1,8 @@
 """The custom resource `InferenceService`, version v1alpha1, as models.
 
 These models are the only definition of the resource: the CRD (`api.crd`), its reference page and the operator's
-own parsing come from them. The status is in `api.v1alpha1_status`, forms of texts in `api.forms`, parts that
-Kubernetes defines in `api.parts`, rules over several fields in `api.rules`.
+own parsing come from them. The server's part is in `api.v1alpha1_engine`, the status in `api.v1alpha1_status`, forms
+of texts in `api.forms`, parts that Kubernetes defines in `api.parts`, rules over several fields in `api.rules`.
 
 Descriptions are what `kubectl explain` prints: what the value does, its unit, and what unset means.
 Bounds stand on every number, string, list and map, since an unbounded field makes the API server refuse CEL rules.
@@ -11,7 +11,6 @@ Bounds stand on every number, string, list and map, since an unbounded field mak
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Literal
 
 from pydantic import Field, ValidationError
 
@@ -25,11 +24,7 @@ from sglang_operator.api.base import (
     without_unknown_fields,
 )
 from sglang_operator.api.forms import (
-    CPU,
     Argument,
-    EnvName,
-    EnvValue,
-    Image,
     LabelKey,
     LabelValue,
     ModelURI,
@@ -51,11 +46,19 @@ from sglang_operator.api.parts import (
     Volume,
     VolumeMount,
 )
-from sglang_operator.api.v1alpha1_status import Condition, InferenceServiceStatus, ThresholdSource, ThresholdStatus
+from sglang_operator.api.v1alpha1_engine import ApiKeyRef, EngineResources, EngineSpec, EnvVar
+from sglang_operator.api.v1alpha1_status import (
+    Condition,
+    InferenceServiceStatus,
+    ThresholdEvidence,
+    ThresholdSource,
+    ThresholdStatus,
+)
 from sglang_operator.errors import SpecError
 
 __all__ = [
     "Algorithm",
+    "ApiKeyRef",
     "ApiModel",
     "Architecture",
     "Condition",
@@ -71,12 +74,14 @@ __all__ = [
     "Manifest",
     "ModelCache",
     "ModelSpec",
+    "OffPath",
     "Opaque",
     "PodTemplate",
     "RolloutSpec",
     "RolloutStrategy",
     "SecretKeyRef",
     "SpeculationSpec",
+    "ThresholdEvidence",
     "ThresholdMode",
     "ThresholdSource",
     "ThresholdStatus",
@@ -104,6 +109,14 @@ class ThresholdMode(StrEnum):
 
     AUTO = "Auto"
     FIXED = "Fixed"
+
+
+class OffPath(StrEnum):
+    """How a server decodes while drafting is off."""
+
+    AUTO = "Auto"
+    DECODE = "Decode"
+    ZERO_STEP = "ZeroStep"
 
 
 class RolloutStrategy(StrEnum):
@@ -176,72 +189,6 @@ class GPUSpec(ApiModel):
     )
 
 
-class EnvVar(ApiModel):
-    """One environment variable of the server."""
-
-    name: EnvName = Field(description="Name of the variable.")
-    value: EnvValue = Field(
-        default="", description="Value, always a text: quote numbers and true or false. `$(NAME)` is not expanded."
-    )
-
-
-class EngineResources(ApiModel):
-    """CPU and memory of the server container, beside its GPUs."""
-
-    cpu: CPU | None = Field(default=None, description="CPU request. Unset: none.")
-    memory: Size | None = Field(
-        default=None, description="Memory request; shared memory counts against it. Unset: none."
-    )
-    memory_limit: Size | None = Field(
-        default=None, description="Memory limit. Must be above `engine.sharedMemorySize`. Unset: none."
-    )
-
-
-class EngineSpec(ApiModel):
-    """The SGLang server."""
-
-    image: Image = Field(
-        description="Image that holds SGLang (0.5.14 or newer) and its Python. Its files are never changed: an init "
-        "container patches a copy of SGLang and checks that it imports."
-    )
-    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = Field(
-        default="IfNotPresent", description="When the node pulls the image."
-    )
-    args: list[Argument] = Field(
-        default_factory=list,
-        max_length=256,
-        description="Further flags of `sglang.launch_server`, one word an item (`--page-size`, then `64`), passed byte "
-        "for byte and without a shell. Flags that a field of this resource sets are refused.",
-    )
-    env: list[EnvVar] = Field(
-        default_factory=list,
-        max_length=128,
-        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
-        description="Environment variables of the server.",
-    )
-    port: int = Field(default=30_000, ge=1024, le=65_535, description="Port of the server's HTTP interface.")
-    max_running_requests: int | None = Field(
-        default=None,
-        ge=1,
-        le=65_536,
-        description="SGLang's `--max-running-requests`: how many requests may decode together. Unset: SGLang's own "
-        "choice, which is 48 with speculation, so that no threshold above 48 is ever reached.",
-    )
-    startup_timeout_seconds: int = Field(
-        default=3600,
-        ge=30,
-        le=86_400,
-        description="Seconds for download, loading, compiling and graph capture before a server that does not answer "
-        "is restarted.",
-    )
-    shared_memory_size: Size = Field(
-        default="16Gi", description="Size of `/dev/shm`, which NCCL needs. It is memory of the pod. At least 64Mi."
-    )
-    resources: EngineResources = Field(
-        default_factory=EngineResources, description="CPU and memory of the server container, beside its GPUs."
-    )
-
-
 class DraftModel(ApiModel):
     """The draft model of speculative decoding."""
 
@@ -257,7 +204,8 @@ class DisableThreshold(ApiModel):
     mode: ThresholdMode = Field(
         default=ThresholdMode.AUTO,
         description="Who decides the threshold. `Fixed`: it is `batchSize`. `Auto`: it starts at `batchSize` and then "
-        "follows the rates measured with and without drafting, between `min` and `max`.",
+        "follows the rates measured with and without drafting, between `min` and `max`; for that, a few of all steps, "
+        "worth at most 0.5 percent of the output, run the other way.",
     )
     batch_size: BatchSize | None = Field(
         default=None,
@@ -298,6 +246,13 @@ class SpeculationSpec(ApiModel):
         default_factory=DisableThreshold,
         description="The batch size from which on the server stops drafting: beyond it verification costs more than "
         "drafting saves. Changed in running servers, without a restart.",
+    )
+    off_path: OffPath = Field(
+        default=OffPath.AUTO,
+        description="How a server decodes while drafting is off. `Decode`: as one without speculation would, at the "
+        "cost of some GPU memory for a second set of CUDA graphs. `ZeroStep`: by SGLang's own verification of one "
+        "token, which is slower. `Auto`: `Decode` where the release and the model allow it. `status.threshold.offPath` "
+        "says which one runs.",
     )
 
 

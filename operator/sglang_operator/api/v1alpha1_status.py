@@ -26,7 +26,18 @@ class ThresholdSource(StrEnum):
 
     SPEC = "Spec"
     MEASURED = "Measured"
-    EXPLORATION = "Exploration"
+
+
+class ThresholdEvidence(ApiModel):
+    """The two measured rates that spoke most for a threshold, as they were when it was decided."""
+
+    batch_sizes: str = Field(max_length=16, description="Batch sizes at which both were measured, for example `33-48`.")
+    drafting_tokens_per_second: Count = Field(description="Output tokens per second while drafting.")
+    not_drafting_tokens_per_second: Count = Field(description="Output tokens per second while not drafting.")
+    gain_percent: Count = Field(
+        description="What the change was expected to gain at the load of that time, in percent of all output tokens."
+    )
+    sampled_at: Timestamp = Field(description="Time of the newest sample in it.")
 
 
 class ThresholdStatus(ApiModel):
@@ -36,12 +47,23 @@ class ThresholdStatus(ApiModel):
         description="The threshold last decided: no drafting while so many requests decode together; 0: always draft."
     )
     source: ThresholdSource = Field(
-        description="Where the value came from. `Spec`: given, or the value to start from. `Measured`: compared rates. "
-        "`Exploration`: tried, since one side had no fresh measurements."
+        description="Where the value came from. `Spec`: given, or the value to start from. `Measured`: compared rates."
     )
     decided_at: Timestamp = Field(description="When the value was decided.")
     message: str = Field(default="", max_length=1024, description="Why, with the measured rates.")
+    evidence: ThresholdEvidence | None = Field(
+        default=None, description="The rates behind a measured value. Unset: the value was not measured."
+    )
     synced_pods: Count = Field(description="Pods that were read back with this value on every rank.")
+    off_path: str | None = Field(
+        default=None,
+        max_length=64,
+        description="How the servers decode while drafting is off, by their own word: `Decode` as one without "
+        "speculation, `ZeroStep` by SGLang's slower verification of one token. Unset: none has said so.",
+    )
+    off_path_reason: str | None = Field(
+        default=None, max_length=1024, description="Why it is not `Decode`, in the servers' words."
+    )
 
 
 class InferenceServiceStatus(ApiModel):

@@ -29,7 +29,7 @@ from sglang_operator.reconcile.threshold import Synchronizer
 from sglang_operator.reconcile.tuning import TuningLoop
 from sglang_operator.render.enginepatch import PatchArchive
 from sglang_operator.settings import Settings
-from sglang_operator.tuning.limits import DEFAULTS, Limits
+from sglang_operator.tuning.limits import Limits
 
 logger = logging.getLogger(__name__)
 
@@ -120,7 +120,7 @@ def build_loops(settings: Settings, adapters: Adapters, patch: PatchArchive) -> 
         clock=adapters.clock,
         memory=memory,
         queue=queue,
-        limits=_limits(settings),
+        limits=Limits(dwell_seconds=settings.tuning_dwell_seconds),
         max_age_seconds=settings.metrics_max_age_seconds,
     )
     return Loops(
@@ -133,12 +133,6 @@ def build_loops(settings: Settings, adapters: Adapters, patch: PatchArchive) -> 
         tuning_interval_seconds=settings.tuning_interval_seconds,
         resync_interval_seconds=settings.resync_interval_seconds,
     )
-
-
-def _limits(settings: Settings) -> Limits:
-    """The tuner's bounds; a trial must outlast the recent window, or a slow scrape would leave it without a result."""
-    longest_seconds = max(DEFAULTS.exploration_seconds, 2 * settings.tuning_recent_window_seconds)
-    return Limits(dwell_seconds=settings.tuning_dwell_seconds, exploration_seconds=longest_seconds)
 
 
 async def run(settings: Settings, patch: PatchArchive) -> None:

@@ -8,7 +8,7 @@ from sglang_operator.api.decision import Decision
 from sglang_operator.api.reasons import Reason
 from sglang_operator.api.v1alpha1 import DisableThreshold, ThresholdMode
 from sglang_operator.tuning.model import unavailable
-from sglang_operator.tuning.policy import Move, decide, initial
+from sglang_operator.tuning.policy import decide, initial
 
 
 def current_decision(
@@ -23,5 +23,4 @@ def current_decision(
     in_bounds = policy.min <= known.batch_size <= policy.max
     if policy.mode is ThresholdMode.AUTO and in_bounds:
         return known
-    verdict = decide(policy, unavailable(Reason.NOT_USED, "Decided by the spec alone."), known, now)
-    return verdict.decision if isinstance(verdict, Move) else known
+    return decide(policy, unavailable(Reason.NOT_USED, "Decided by the spec alone."), known, now).decision

@@ -18,6 +18,7 @@ from sglang_operator.api.names import ServiceKey
 from sglang_operator.api.reasons import Reason
 from sglang_operator.api.v1alpha1 import Algorithm, InferenceService, Manifest, ThresholdMode
 from sglang_operator.errors import ClusterError, ClusterForbidden, SpecError
+from sglang_operator.reconcile.apikeys import KeyRing
 from sglang_operator.reconcile.children import Children, apply_children, delete_stale, pinned_patch, read_children
 from sglang_operator.reconcile.decision import current_decision
 from sglang_operator.reconcile.memory import Memory, ServiceMemory
@@ -82,7 +83,7 @@ class ServiceReconciler:
         failure = await self._apply(key, plan, children)
         thresholds = await self._synchronize(memory, plan, children)
         await self._report(stored, self._observe(key, plan, children, memory, failure, thresholds))
-        unsynced = plan.decision is not None and any(not pod.holds(plan.decision.batch_size) for pod in thresholds)
+        unsynced = plan.decision is not None and any(not pod.follows(plan.decision) for pod in thresholds)
         memory.unfinished_passes = memory.unfinished_passes + 1 if failure or unsynced else 0
         return _retry_seconds(memory.unfinished_passes)
 
@@ -130,7 +131,7 @@ class ServiceReconciler:
         )
         if plan.decision is None:
             return ()
-        return await self.synchronizer.synchronize(memory, servers(children.pods), plan.decision.batch_size)
+        return await self.synchronizer.synchronize(memory, servers(children.pods), plan.decision, KeyRing(self.cluster))
 
     def _observe(
         self,
@@ -147,6 +148,7 @@ class ServiceReconciler:
             url=_url(plan.service) if plan.service else None,
             desired_replicas=spec.replicas if spec else None,
             speculates=spec.speculation.algorithm is not Algorithm.NONE if spec else None,
+            off_path=spec.speculation.off_path if spec else None,
             revision=plan.rendered.revision if plan.rendered else None,
             patch_digest=plan.rendered.patch_digest if plan.rendered else None,
             spec_error=plan.refusal,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from sglang_operator.adapters.ports import Clock, Metrics
 from sglang_operator.api.names import ServiceKey
+from sglang_operator.api.reasons import Reason
 from sglang_operator.api.v1alpha1 import DisableThreshold
 from sglang_operator.errors import MetricsError
 from sglang_operator.reconcile.memory import Memory, ServiceMemory
@@ -18,10 +19,12 @@ from sglang_operator.reconcile.queue import WorkQueue
 from sglang_operator.status.observation import MetricsFacts
 from sglang_operator.tuning.limits import Limits
 from sglang_operator.tuning.model import Evidence, gather, unavailable
-from sglang_operator.tuning.policy import Move, decide
+from sglang_operator.tuning.policy import Outcome, decide
 from sglang_operator.tuning.samples import MetricsSnapshot
 
 logger = logging.getLogger(__name__)
+
+_NO_PROMETHEUS = unavailable(Reason.NOT_CONFIGURED, "The operator has no address of a Prometheus.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +41,11 @@ class TuningLoop:
     async def tick(self) -> bool:
         """Make one pass over all measured services; returns whether metrics were needed and had, or not needed."""
         services = self.memory.measured()
-        if self.metrics is None or not services:
+        if not services:
+            return True
+        if self.metrics is None:
+            for key, service, policy in services:
+                self._decide(key, service, policy, _NO_PROMETHEUS)
             return True
         try:
             snapshot = await self.metrics.snapshot()
@@ -74,9 +81,10 @@ class TuningLoop:
             return
         verdict = decide(policy, evidence, service.decision, self.clock.now(), self.limits, service.tuner)
         service.tuner = verdict.state
-        if isinstance(verdict, Move):
-            logger.info("%s: threshold %s: %s", key, verdict.decision.batch_size, verdict.decision.message)
+        if verdict.outcome is Outcome.MOVED:
+            logger.info("%s: threshold %s: %s", key, verdict.decision.batch_size, verdict.message)
+        else:
+            logger.debug("%s: threshold stays (%s): %s", key, verdict.outcome, verdict.message)
+        if verdict.decision != service.decision:
             service.decision = verdict.decision
             self.queue.add(key)
-        else:
-            logger.debug("%s: threshold stays: %s", key, verdict.message)

@@ -1,7 +1,8 @@
 """The server's command line: the operator's flags in a fixed order, then the user's items byte for byte.
 
 Kubernetes expands `$(NAME)` in a container's arguments and environment and reads `$$` as `$`. Text from the spec
-must arrive as it was written, so each `$` of it is doubled; the one reference that is meant is the threshold's.
+must arrive as it was written, so each `$` of it is doubled; the references that are meant are to the threshold and
+the API keys.
 The rule: https://github.com/kubernetes/kubernetes, `third_party/forked/golang/expansion/expand.go`.
 """
 
@@ -12,7 +13,14 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from sglang_operator.api import names
-from sglang_operator.api.v1alpha1 import Algorithm, InferenceService, InferenceServiceSpec
+from sglang_operator.api.v1alpha1 import (
+    Algorithm,
+    ApiKeyRef,
+    EngineSpec,
+    InferenceService,
+    InferenceServiceSpec,
+    OffPath,
+)
 from sglang_operator.errors import SpecError
 from sglang_operator.render import userargs
 from sglang_operator.render.userargs import OwnFlag
@@ -20,18 +28,22 @@ from sglang_operator.render.userargs import OwnFlag
 SERVER_COMMAND: Final = ("python3", "-m", "sglang.launch_server")
 LISTEN_ADDRESS: Final = "0.0.0.0"  # noqa: S104 - the pod's own address, which only the kubelet knows
 HUB_SCHEME: Final = "hf://"
+OFF_PATHS: Final = {OffPath.AUTO: None, OffPath.DECODE: "decode", OffPath.ZERO_STEP: "zero-step"}
+"""`Auto` is the server's own default. It is left out, so that pods from before the flag stay as they are."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Flag:
     """A flag that the operator sets. `value`: None leaves it out, True makes it a bare switch.
 
-    A `reference` is the one value that Kubernetes is to expand.
+    A `reference` is a value that Kubernetes is to expand. One that is `joined` follows the flag's name in the same
+    word, since what it expands to may begin with a dash.
     """
 
     own: OwnFlag
     value: str | bool | None
     reference: bool = False
+    joined: bool = False
 
 
 def literal(text: str) -> str:
@@ -59,15 +71,17 @@ def own_flags(service: InferenceService) -> list[OwnFlag]:
 
 
 def _flags(spec: InferenceServiceSpec) -> list[_Flag]:
-    return [*_server_flags(spec), *_speculation_flags(spec)]
+    return [*_server_flags(spec), *_key_flags(spec.engine), *_speculation_flags(spec)]
 
 
 def _words(flag: _Flag) -> Iterator[str]:
     if flag.value is None or flag.value is False:
         return
-    yield flag.own.name
-    if flag.value is not True:
-        yield flag.value if flag.reference else literal(flag.value)
+    if flag.value is True:
+        yield flag.own.name
+        return
+    value = flag.value if flag.reference else literal(flag.value)
+    yield from (f"{flag.own.name}={value}",) if flag.joined else (flag.own.name, value)
 
 
 def _server_flags(spec: InferenceServiceSpec) -> list[_Flag]:
@@ -84,6 +98,28 @@ def _server_flags(spec: InferenceServiceSpec) -> list[_Flag]:
         _flag("--max-running-requests", "spec.engine.maxRunningRequests", None if requests is None else str(requests)),
         _fixed("--enable-metrics", True, "the operator reads the server's metrics, so they are always on"),
     ]
+
+
+def _key_flags(engine: EngineSpec) -> list[_Flag]:
+    return [
+        _key_flag("--api-key", "spec.engine.apiKeySecretRef", names.API_KEY_VARIABLE, engine.api_key_secret_ref),
+        _key_flag(
+            "--admin-api-key",
+            "spec.engine.adminApiKeySecretRef",
+            names.ADMIN_API_KEY_VARIABLE,
+            engine.admin_api_key_secret_ref,
+        ),
+    ]
+
+
+def _key_flag(name: str, field: str, variable: str, reference: ApiKeyRef | None) -> _Flag:
+    own = OwnFlag(
+        name=name,
+        aliases=(),
+        cause="everyone who may read the resource would know the key",
+        remedy=f"put it into a Secret and name that in {field}",
+    )
+    return _Flag(own=own, value=f"$({variable})" if reference else None, reference=True, joined=True)
 
 
 def _speculation_flags(spec: InferenceServiceSpec) -> list[_Flag]:
@@ -103,6 +139,8 @@ def _speculation_flags(spec: InferenceServiceSpec) -> list[_Flag]:
         _flag("--speculative-eagle-topk", "spec.speculation.topK", str(speculation.top_k)),
         _flag("--speculative-num-draft-tokens", "spec.speculation.numDraftTokens", str(draft_tokens)),
         _threshold_flag(),
+        _flag("--speculative-off-path", "spec.speculation.offPath", OFF_PATHS[speculation.off_path]),
+        _fixed("--speculative-probe-permille", None, "the operator sets the share of probes in running servers"),
     ]
     return flags if on else [replace(flag, value=None) for flag in flags]
 
@@ -118,7 +156,7 @@ def _flag(name: str, field: str, value: str | None, *aliases: str) -> _Flag:
     return _Flag(own=OwnFlag(name=name, aliases=aliases, cause=cause, remedy=f"use {field}"), value=value)
 
 
-def _fixed(name: str, value: str | bool, cause: str) -> _Flag:
+def _fixed(name: str, value: str | bool | None, cause: str) -> _Flag:
     return _Flag(own=OwnFlag(name=name, aliases=(), cause=cause, remedy="leave the flag out"), value=value)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from sglang_operator.api import names
-from sglang_operator.api.v1alpha1 import EnvVar, InferenceService, Manifest, SecretKeyRef
+from sglang_operator.api.v1alpha1 import ApiKeyRef, EnvVar, InferenceService, Manifest, SecretKeyRef
 from sglang_operator.errors import SpecError
 from sglang_operator.render.args import literal
 from sglang_operator.render.network import threshold_name
@@ -52,6 +52,8 @@ _RESERVED: Final[dict[str, str]] = {
     TOKEN_VARIABLE: _TOKEN_REMEDY,
     "HUGGING_FACE_HUB_TOKEN": _TOKEN_REMEDY,
     "HUGGINGFACE_HUB_TOKEN": _TOKEN_REMEDY,
+    names.API_KEY_VARIABLE: "use spec.engine.apiKeySecretRef",
+    names.ADMIN_API_KEY_VARIABLE: "use spec.engine.adminApiKeySecretRef",
     **dict.fromkeys(_POD_FIELDS, "leave it out"),
 }
 
@@ -70,12 +72,20 @@ def shared(service: InferenceService, *, speculates: bool) -> list[Manifest]:
     return [*defaults, *fields, *(_threshold(service) if speculates else []), *map(_rendered, given)]
 
 
-def token(reference: SecretKeyRef | None) -> list[Manifest]:
-    """The hub token, for the server alone: it downloads, the patch container doesn't."""
+def secrets(service: InferenceService) -> list[Manifest]:
+    """What only the server needs to know: the hub token, since it downloads, and the keys that it asks for."""
+    engine = service.spec.engine
+    return [
+        *_secret(TOKEN_VARIABLE, service.spec.model.token_secret_ref),
+        *_secret(names.API_KEY_VARIABLE, engine.api_key_secret_ref),
+        *_secret(names.ADMIN_API_KEY_VARIABLE, engine.admin_api_key_secret_ref),
+    ]
+
+
+def _secret(variable: str, reference: SecretKeyRef | ApiKeyRef | None) -> list[Manifest]:
     if reference is None:
         return []
-    key = {"name": reference.name, "key": reference.key}
-    return [{"name": TOKEN_VARIABLE, "valueFrom": {"secretKeyRef": key}}]
+    return [{"name": variable, "valueFrom": {"secretKeyRef": {"name": reference.name, "key": reference.key}}}]
 
 
 def _threshold(service: InferenceService) -> list[Manifest]:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from sglang_operator.api import names
 from sglang_operator.api.decision import Decision
-from sglang_operator.api.v1alpha1 import InferenceService, Manifest, ThresholdSource
+from sglang_operator.api.v1alpha1 import InferenceService, Manifest, ThresholdEvidence, ThresholdSource
 from sglang_operator.render import identity
 
 
@@ -53,34 +53,58 @@ def threshold_config_map(service: InferenceService, decision: Decision) -> Manif
         "metadata": identity.metadata(
             service,
             threshold_name(service.name),
-            annotations={
-                names.ANNOTATION_DECIDED_AT: _timestamp(decision.decided_at),
-                names.ANNOTATION_DECISION_SOURCE: decision.source.value,
-                names.ANNOTATION_DECISION_MESSAGE: decision.message,
-            },
+            annotations=_annotations(decision),
         ),
-        "data": {names.THRESHOLD_KEY: str(decision.batch_size)},
+        "data": {
+            names.THRESHOLD_KEY: str(decision.batch_size),
+            names.PROBE_KEY: str(decision.probe_permille),
+        },
     }
 
 
 def read_decision(manifest: Manifest) -> Decision | None:
     """Read a decision back from its ConfigMap; None when somebody has left it unreadable."""
     annotations = manifest.get("metadata", {}).get("annotations") or {}
-    text = (manifest.get("data") or {}).get(names.THRESHOLD_KEY, "")
+    data = manifest.get("data") or {}
     try:
-        batch_size = int(text)
+        batch_size = _number(data[names.THRESHOLD_KEY], names.THRESHOLD_MAX)
+        # Absent from what an operator without probing has left.
+        probe_permille = _number(data.get(names.PROBE_KEY, "0"), names.PROBE_MAX_PERMILLE)
         source = ThresholdSource(annotations[names.ANNOTATION_DECISION_SOURCE])
         decided_at = datetime.fromisoformat(annotations[names.ANNOTATION_DECIDED_AT])
+        rates = annotations.get(names.ANNOTATION_DECISION_EVIDENCE)
+        evidence = ThresholdEvidence.model_validate_json(rates) if rates else None
     except (KeyError, TypeError, ValueError):
         return None
-    if str(batch_size) != text or not 0 <= batch_size <= names.THRESHOLD_MAX or decided_at.tzinfo is None:
+    if decided_at.tzinfo is None:
         return None
     return Decision(
         batch_size=batch_size,
         source=source,
         decided_at=decided_at.astimezone(UTC),
         message=annotations.get(names.ANNOTATION_DECISION_MESSAGE, ""),
+        probe_permille=probe_permille,
+        evidence=evidence,
     )
+
+
+def _annotations(decision: Decision) -> dict[str, str]:
+    found = {
+        names.ANNOTATION_DECIDED_AT: _timestamp(decision.decided_at),
+        names.ANNOTATION_DECISION_SOURCE: decision.source.value,
+        names.ANNOTATION_DECISION_MESSAGE: decision.message,
+    }
+    if decision.evidence is not None:
+        found[names.ANNOTATION_DECISION_EVIDENCE] = decision.evidence.model_dump_json(by_alias=True)
+    return found
+
+
+def _number(text: str, largest: int) -> int:
+    """Read a number as `str` writes it; raises ValueError for anything else, and outside 0 to `largest`."""
+    number = int(text)
+    if str(number) != text or not 0 <= number <= largest:
+        raise ValueError(text)
+    return number
 
 
 def _timestamp(moment: datetime) -> str:

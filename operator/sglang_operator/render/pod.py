@@ -128,7 +128,7 @@ def _engine(service: InferenceService, *, patched: bool) -> Manifest:
         **common,
         "command": enginepatch.run_command(command) if patched else command,
         "args": args.engine_args(service),
-        "env": [*environment.token(spec.model.token_secret_ref), *common["env"]],
+        "env": [*environment.secrets(service), *common["env"]],
         "ports": [{"name": names.PORT_NAME, "containerPort": spec.engine.port, "protocol": "TCP"}],
         **_resources(spec.engine, gpus=spec.gpus),
         "startupProbe": probes.startup(spec.engine.startup_timeout_seconds),

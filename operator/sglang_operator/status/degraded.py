@@ -33,7 +33,14 @@ SYNC_PATIENCE = timedelta(minutes=10)
 METRICS_PATIENCE = timedelta(minutes=15)
 
 _REFUSED_AT_ONCE = frozenset({Reason.QUOTA_EXCEEDED, Reason.POD_REFUSED})
-_SYNC_AT_ONCE = frozenset({Reason.LIVE_UPDATE_UNAUTHORIZED, Reason.ENGINE_REFUSED, Reason.THRESHOLD_INACTIVE})
+_SYNC_AT_ONCE = frozenset(
+    {
+        Reason.LIVE_UPDATE_UNAUTHORIZED,
+        Reason.API_KEY_UNAVAILABLE,
+        Reason.ENGINE_REFUSED,
+        Reason.THRESHOLD_INACTIVE,
+    }
+)
 
 Settled = Mapping[ConditionType, Condition]
 

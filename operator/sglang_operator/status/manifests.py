@@ -16,7 +16,7 @@ from sglang_operator.status.facts import (
     WorkloadFacts,
 )
 from sglang_operator.status.patchresult import PatchResult, judge
-from sglang_operator.status.text import one_line, parse_rfc3339
+from sglang_operator.status.text import hide_api_keys, one_line, parse_rfc3339
 
 _DEFAULT_PROBE_PERIOD_SECONDS = 10
 _DEFAULT_PROBE_FAILURES = 3
@@ -146,7 +146,7 @@ def _termination(state: Mapping[str, Any]) -> Termination | None:
     return Termination(
         exit_code=int(ended.get("exitCode", 0)),
         reason=str(ended.get("reason", "")),
-        message=str(ended.get("message", "")),
+        message=hide_api_keys(str(ended.get("message", ""))),
         started_at=parse_rfc3339(ended.get("startedAt")),
         finished_at=parse_rfc3339(ended.get("finishedAt")),
     )

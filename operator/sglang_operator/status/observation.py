@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from sglang_operator.api.decision import Decision
 from sglang_operator.api.reasons import Reason
+from sglang_operator.api.v1alpha1 import OffPath
 from sglang_operator.status.facts import PodFacts, WorkloadFacts
 from sglang_operator.status.manifests import observe_deployment, observe_pod
 
@@ -30,15 +31,26 @@ class ThresholdErrorKind(StrEnum):
 
     UNREACHABLE = "Unreachable"
     UNAUTHORIZED = "Unauthorized"
+    NO_KEY = "NoKey"
+    """The server wants a key, and its Secret doesn't give the operator one."""
+    KEY_NOT_READ = "KeyNotRead"
+    """The API server failed to hand over the Secret; that passes."""
     REFUSED = "Refused"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PodThreshold:
-    """One pod's own word on its threshold: `values` holds one a rank, None when it could not be read."""
+    """One pod's own word on its threshold: `values` holds one a rank, None when it could not be read.
+
+    `probe_permilles` is None where the engine patch is older than probing. `off_path` is how the server decodes while
+    drafting is off, `off_path_reason` why that is not `Decode`.
+    """
 
     pod: str
     values: tuple[int, ...] | None = None
+    probe_permilles: tuple[int, ...] | None = None
+    off_path: str | None = None
+    off_path_reason: str | None = None
     active: bool = True
     inactive_reason: str | None = None
     error_kind: ThresholdErrorKind | None = None
@@ -48,6 +60,14 @@ class PodThreshold:
     def holds(self, batch_size: int) -> bool:
         """Whether every rank was read back with this value."""
         return bool(self.values) and all(value == batch_size for value in self.values or ())
+
+    def probes(self, probe_permille: int) -> bool:
+        """Whether every rank that can probe was read back with this share."""
+        return all(value == probe_permille for value in self.probe_permilles or ())
+
+    def follows(self, decision: Decision) -> bool:
+        """Whether every rank was read back with what was decided."""
+        return self.holds(decision.batch_size) and self.probes(decision.probe_permille)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,13 +109,14 @@ class Observation:
     """Everything that one pass knows about one service.
 
     None means "not known", never "none": `pods` is None when they were not listed, `workload` when the Deployment
-    was not read, `desired_replicas`, `speculates` and `revision` when the spec was refused.
+    was not read, `desired_replicas`, `speculates`, `off_path` and `revision` when the spec was refused.
     """
 
     selector: str
     url: str | None = None
     desired_replicas: int | None = None
     speculates: bool | None = None
+    off_path: OffPath | None = None
     revision: str | None = None
     patch_digest: str | None = None
     spec_error: SpecRefusal | None = None

@@ -8,6 +8,7 @@ from sglang_operator.api.v1alpha1 import InferenceServiceStatus, ThresholdStatus
 from sglang_operator.status.conditions import conditions
 from sglang_operator.status.events import EventLine, events
 from sglang_operator.status.observation import Observation
+from sglang_operator.status.offpath import RunningOffPath, running
 from sglang_operator.status.text import cut, one_line, rfc3339
 from sglang_operator.status.thresholds import synced_pods
 
@@ -15,6 +16,7 @@ __all__ = ["EventLine", "build_status", "events"]
 
 _DECISION_BYTES = 1024
 _RELEASE_LETTERS = 64
+_OFF_PATH_LETTERS = 64
 
 
 def build_status(
@@ -22,7 +24,7 @@ def build_status(
 ) -> InferenceServiceStatus:
     """Build the status from one observation.
 
-    What the observation doesn't know keeps its previous value: the release while no pod tells one, the revision,
+    What the observation doesn't know keeps its previous value: release and off path while no pod tells them, revision,
     address and threshold while the spec is refused, the counts while the pods were not listed. The same facts
     give an equal status, so that an idle service causes no write.
     """
@@ -71,10 +73,16 @@ def _threshold(observation: Observation, previous: InferenceServiceStatus | None
     decision = observation.decision
     if decision is None:
         return previous.threshold if previous else None
+    off = running(observation)
+    if off.path is None and previous is not None and previous.threshold is not None:
+        off = RunningOffPath(path=previous.threshold.off_path, reason=previous.threshold.off_path_reason)
     return ThresholdStatus(
         batch_size=decision.batch_size,
         source=decision.source,
         decided_at=rfc3339(decision.decided_at),
         message=cut(one_line(decision.message), _DECISION_BYTES),
+        evidence=decision.evidence,
         synced_pods=synced_pods(observation, decision.batch_size),
+        off_path=off.path and off.path[:_OFF_PATH_LETTERS],
+        off_path_reason=off.reason and cut(off.reason, _DECISION_BYTES),
     )

@@ -21,6 +21,14 @@ _ELLIPSIS = "…"
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _OBJECT_ADDRESS = re.compile(r" (?:object )?at 0x[0-9a-fA-F]+")
 _EPHEMERAL_PORT = re.compile(r"(\d{1,3}(?:\.\d{1,3}){3}|\]):\d{4,5}->")
+_API_KEY = re.compile(
+    r"""(api_key['"]?\s*[=:]\s*)(['"])(?:\\.|(?!\2).)*(?:\2|$)|(--(?:admin-)?api-key(?:=|\s+|['"],\s*['"]))[^\s'"]+"""
+)
+
+
+def hide_api_keys(log: str) -> str:
+    """Take API keys out of a server's log: SGLang writes its arguments, keys included, when it starts."""
+    return _API_KEY.sub(lambda found: f"{found[1] or found[3]}{_ELLIPSIS}", log)
 
 
 def clean(text: str) -> str:

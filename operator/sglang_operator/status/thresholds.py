@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sglang_operator.api.decision import Decision
 from sglang_operator.api.reasons import Reason
 from sglang_operator.status.observation import Observation, PodThreshold, ThresholdErrorKind
+from sglang_operator.status.offpath import shortfall
 from sglang_operator.status.text import paragraph, pods, sentence, some
 from sglang_operator.status.verdict import Verdict, false, true, unknown
 
 _MOST_TELLING_FIRST = (
     Reason.LIVE_UPDATE_UNAUTHORIZED,
+    Reason.API_KEY_UNAVAILABLE,
     Reason.ENGINE_REFUSED,
     Reason.THRESHOLD_INACTIVE,
     Reason.ENGINE_UNREACHABLE,
@@ -18,11 +21,15 @@ _MOST_TELLING_FIRST = (
 )
 _BY_ERROR = {
     ThresholdErrorKind.UNAUTHORIZED: Reason.LIVE_UPDATE_UNAUTHORIZED,
+    ThresholdErrorKind.NO_KEY: Reason.API_KEY_UNAVAILABLE,
+    ThresholdErrorKind.KEY_NOT_READ: Reason.SYNCING,
     ThresholdErrorKind.REFUSED: Reason.ENGINE_REFUSED,
     ThresholdErrorKind.UNREACHABLE: Reason.ENGINE_UNREACHABLE,
 }
 _NEXT_STEP = {
-    Reason.LIVE_UPDATE_UNAUTHORIZED: "Take --api-key and --admin-api-key out of engine.args.",
+    Reason.LIVE_UPDATE_UNAUTHORIZED: "The pods keep their value. If their Secret has changed since they started, "
+    "replace them (kubectl rollout restart); a key that comes from elsewhere belongs into engine.apiKeySecretRef.",
+    Reason.API_KEY_UNAVAILABLE: "The pods keep their value; it is tried again at each pass.",
     Reason.ENGINE_REFUSED: "The pods keep their old value; it is tried again at each pass. Read the server's log.",
     Reason.THRESHOLD_INACTIVE: "The value is stored but has no effect. Change what is named, or set "
     "speculation.algorithm to None.",
@@ -47,14 +54,16 @@ def threshold_synced(observation: Observation) -> Verdict:
         return true(Reason.NOT_USED, "Speculation is off (speculation.algorithm: None): there is no threshold.")
     if observation.decision is None or observation.pods is None:
         return unknown(Reason.NOT_OBSERVED, "No threshold is decided yet.")
-    wanted, answering = observation.decision.batch_size, observation.answering_pods
+    wanted, answering = observation.decision, observation.answering_pods
     if not answering:
-        return unknown(Reason.NO_PODS, f"No pod answers. The next ones start with {wanted}, and are then asked for it.")
+        start = f"No pod answers. The next ones start with {wanted.batch_size}, and are then asked for it."
+        return unknown(Reason.NO_PODS, start)
     by_pod = {threshold.pod: threshold for threshold in observation.thresholds}
     gaps = [gap for pod in answering if (gap := _gap(pod.name, by_pod.get(pod.name), wanted))]
     if not gaps:
         each = "" if len(answering) == 1 else "each of "
-        return true(Reason.SYNCED, f"Every rank of {each}{pods(len(answering))} was read back with {wanted}.")
+        synced = f"Every rank of {each}{pods(len(answering))} was read back with {wanted.batch_size}."
+        return true(Reason.SYNCED, paragraph(synced, shortfall(observation)))
     return _not_synced(gaps, total=len(answering))
 
 
@@ -72,14 +81,16 @@ def _not_synced(gaps: list[_Gap], *, total: int) -> Verdict:
     return false(worst, paragraph(f"{len(gaps)} of {pods(total)} not in step.", _NEXT_STEP[worst], sentence(named)))
 
 
-def _gap(pod: str, threshold: PodThreshold | None, wanted: int) -> _Gap | None:
+def _gap(pod: str, threshold: PodThreshold | None, wanted: Decision) -> _Gap | None:
     if threshold is None:
         return _Gap(reason=Reason.SYNCING, text=f"{pod}: not asked yet")
     if threshold.error_kind is not None:
         why = sentence(threshold.error_message).rstrip(".") or threshold.error_kind.value
         return _Gap(reason=_BY_ERROR[threshold.error_kind], text=f"{pod}: {why}")
-    if not threshold.holds(wanted):
-        return _Gap(reason=Reason.SYNCING, text=f"{pod}: {_held(threshold.values, wanted)}")
+    if not threshold.holds(wanted.batch_size):
+        return _Gap(reason=Reason.SYNCING, text=f"{pod}: {_held(threshold.values, wanted.batch_size)}")
+    if not threshold.probes(wanted.probe_permille):
+        return _Gap(reason=Reason.SYNCING, text=f"{pod}: does not probe as decided")
     if not threshold.active:
         why = sentence(threshold.inactive_reason or "the engine patch gives no cause").rstrip(".")
         return _Gap(reason=Reason.THRESHOLD_INACTIVE, text=f"{pod}: {why}")

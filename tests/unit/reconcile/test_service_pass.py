@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from fakes import FakeClock, FakeCluster, FakeEngine
+from sglang_operator.adapters.ports import EngineKeys
 from sglang_operator.api import names
 from sglang_operator.api.names import ServiceKey
 from sglang_operator.api.reasons import ConditionType
@@ -184,7 +185,7 @@ async def test_a_changed_fixed_value_is_persisted_pushed_and_read_back_without_t
     assert await world.make_pass() is None
     assert world.engine.requests == ["read 10.1.1.1", "set 10.1.1.1 4", "read 10.1.1.1"]
     assert world.cluster.writes == ["apply ConfigMap llama-threshold", "status llama"]
-    assert world.child("ConfigMap", "llama-threshold")["data"] == {"batchSize": "4"}
+    assert world.child("ConfigMap", "llama-threshold")["data"]["batchSize"] == "4"
     assert world.status["threshold"]["batchSize"] == 4
     assert "ThresholdChanged" in {note.reason for note in world.cluster.notes}
 
@@ -246,6 +247,191 @@ async def test_a_server_that_can_not_be_asked_is_named_and_tried_again(error: Ex
     world.engine.errors.clear()
     assert await world.make_pass() is None
     assert world.condition(ConditionType.THRESHOLD_SYNCED)["status"] == "True"
+
+
+PLACES = {
+    "apiKeySecretRef": {"name": "keys", "key": "clients"},
+    "adminApiKeySecretRef": {"name": "keys", "key": "admin"},
+}
+KEYS = EngineKeys(api="hunter2", admin="swordfish")
+
+
+def keyed() -> Manifest:
+    wanted = spec()
+    wanted["engine"].update(PLACES)
+    return wanted
+
+
+async def with_keys(held: dict[str, bytes] | ClusterError | None) -> World:
+    """A world whose server wants keys, and what the operator gets to read of their Secret."""
+    world = World(keyed())
+    world.engine.keys["10.1.1.1"] = KEYS
+    if held is not None:
+        world.cluster.secrets["keys"] = held
+    await world.make_pass()
+    assert world.cluster.secret_reads == [], "there is no server to be asked yet"
+    world.start_pod(boot_value=3)
+    await world.make_pass()
+    return world
+
+
+GOOD = {"clients": b"hunter2", "admin": b"swordfish"}
+
+
+async def test_a_server_with_keys_is_served_with_those_of_its_secret() -> None:
+    world = await with_keys(GOOD)
+    assert world.engine.ranks["10.1.1.1"] == [8]
+    assert world.condition(ConditionType.THRESHOLD_SYNCED)["status"] == "True"
+    assert world.cluster.secret_reads == ["team/keys"], "once a pass, for both keys"
+    await world.make_pass()
+    assert world.cluster.secret_reads == ["team/keys"], "not at all for a server whose last word is trusted"
+
+
+FORBIDDEN = ClusterForbidden(
+    'secrets "keys" is forbidden: User "sglang-operator" cannot get it (HTTP 403).', status=403
+)
+UNAVAILABLE: list[tuple[dict[str, bytes] | ClusterError | None, str]] = [
+    (None, "Secret team/keys does not exist: create it anew"),
+    ({"clients": b"hunter2"}, "there is no key admin of Secret team/keys: add it"),
+    (GOOD | {"clients": b""}, "key clients of Secret team/keys is empty, which leaves the server open to everyone"),
+    (GOOD | {"clients": b"hunter2\n"}, "key clients of Secret team/keys begins or ends with white space or a line"),
+    (GOOD | {"admin": b" swordfish"}, "key admin of Secret team/keys begins or ends with white space"),
+    (GOOD | {"admin": b"sword\nfish"}, "key admin of Secret team/keys holds other letters than printable ASCII"),
+    (GOOD | {"admin": "fisch–".encode()}, "key admin of Secret team/keys holds other letters than printable ASCII"),
+    (GOOD | {"admin": b"\xff"}, "key admin of Secret team/keys holds other letters than printable ASCII"),
+    (FORBIDDEN, "the operator may not read Secret team/keys: install the chart with rbac.readSecrets=true"),
+]
+
+
+@pytest.mark.parametrize(("held", "told"), UNAVAILABLE)
+async def test_a_key_that_can_not_be_had_is_told_with_the_next_step_and_heals_by_itself(
+    held: dict[str, bytes] | ClusterError | None, told: str
+) -> None:
+    world = await with_keys(held)
+    synced = world.condition(ConditionType.THRESHOLD_SYNCED)
+    assert (synced["status"], synced["reason"]) == ("False", "APIKeyUnavailable")
+    assert f"llama-0: {told}" in synced["message"]
+    assert world.condition(ConditionType.DEGRADED)["reason"] == "APIKeyUnavailable"
+    assert world.condition(ConditionType.READY)["status"] == "True", "the service itself serves"
+    assert world.engine.requests == [], "nothing is tried without the key"
+    world.cluster.secrets["keys"] = GOOD
+    assert await world.make_pass() is None
+    assert world.condition(ConditionType.THRESHOLD_SYNCED)["status"] == "True"
+    assert world.engine.ranks["10.1.1.1"] == [8]
+
+
+async def test_a_rotated_secret_is_told_as_the_pod_that_has_the_old_key() -> None:
+    world = await with_keys(GOOD)
+    world.cluster.secrets["keys"] = {"clients": b"new", "admin": b"newer"}
+    world.clock.passed_seconds += 61
+    assert await world.make_pass() == RETRY_SECONDS
+    synced = world.condition(ConditionType.THRESHOLD_SYNCED)
+    assert (synced["status"], synced["reason"]) == ("False", "LiveUpdateUnauthorized")
+    assert "kubectl rollout restart" in synced["message"]
+    assert (
+        "llama-0: 10.1.1.1 refuses the key (HTTP 401); it was started with key clients of Secret team/keys and key"
+        in (synced["message"])
+    )
+
+
+async def test_a_key_that_the_operator_knows_no_secret_of_is_told() -> None:
+    world = await settled()
+    world.engine.keys["10.1.1.1"] = KEYS
+    world.clock.passed_seconds += 61
+    await world.make_pass()
+    synced = world.condition(ConditionType.THRESHOLD_SYNCED)
+    assert synced["reason"] == "LiveUpdateUnauthorized"
+    assert "its pod names no Secret with one" in synced["message"]
+
+
+async def test_an_api_server_that_fails_to_hand_over_the_secret_is_asked_again_without_alarm() -> None:
+    world = await with_keys(ClusterError("GET keys: unable to transform the key (HTTP 500).", status=500))
+    synced = world.condition(ConditionType.THRESHOLD_SYNCED)
+    assert (synced["status"], synced["reason"]) == ("False", "Syncing")
+    assert "unable to transform" in synced["message"]
+    assert world.condition(ConditionType.DEGRADED)["status"] == "False"
+
+
+async def test_a_rollout_asks_each_pod_with_the_key_that_it_was_started_with() -> None:
+    world = await with_keys(GOOD)
+    world.change_spec(lambda it: it["engine"].pop("apiKeySecretRef"))
+    world.change_spec(lambda it: it["engine"].pop("adminApiKeySecretRef"))
+    world.clock.passed_seconds += 61
+    world.engine.ranks["10.1.1.1"] = [3]
+    await world.make_pass()
+    assert world.engine.ranks["10.1.1.1"] == [8], "the old pod still wants its keys"
+
+
+async def test_keys_are_shown_nowhere(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    world = await with_keys(GOOD)
+    world.engine.keys["10.1.1.1"] = EngineKeys(api="other", admin="others")
+    world.clock.passed_seconds += 61
+    await world.make_pass()
+    shown = repr(
+        (world.cluster.services, world.cluster.children, world.cluster.notes, caplog.text, world.operator.memory)
+    )
+    shown += repr([world.operator.memory.of(KEY), await world.cluster.get_secret("team", "keys")])
+    assert "LiveUpdateUnauthorized" in shown
+    assert "hunter2" not in shown
+    assert "swordfish" not in shown
+
+
+async def test_without_speculation_no_secret_is_read() -> None:
+    wanted = keyed()
+    wanted["speculation"] = {"algorithm": "None"}
+    world = World(wanted)
+    await world.make_pass()
+    world.start_pod()
+    await world.make_pass()
+    assert world.cluster.secret_reads == []
+
+
+async def test_threshold_and_probe_share_go_in_one_update_and_an_older_patch_gets_the_threshold_alone() -> None:
+    world = await settled(spec(mode="Auto", batchSize=16), boot_value=16)
+    memory = world.operator.memory.of(KEY)
+    assert memory.decision is not None
+    memory.decision = dataclasses.replace(memory.decision, batch_size=24, probe_permille=20)
+    assert await world.make_pass() is None
+    assert world.engine.requests == ["read 10.1.1.1", "set 10.1.1.1 24", "read 10.1.1.1"]
+    world.engine.probes["10.1.1.1"] = [0, 0]
+    world.engine.ranks["10.1.1.1"] = [24, 24]
+    world.clock.passed_seconds += 61
+    assert await world.make_pass() is None
+    assert world.engine.requests == ["read 10.1.1.1", "set 10.1.1.1 24 probing 20", "read 10.1.1.1"]
+    assert world.engine.probes["10.1.1.1"] == [20, 20]
+    memory.decision = dataclasses.replace(memory.decision, probe_permille=0)
+    assert await world.make_pass() is None
+    assert world.engine.probes["10.1.1.1"] == [0, 0]
+
+
+async def test_a_server_that_keeps_its_probe_share_is_found_out() -> None:
+    world = await settled(spec(mode="Auto", batchSize=16), boot_value=16)
+    world.engine.probes["10.1.1.1"] = [0]
+    world.engine.deaf.add("10.1.1.1")
+    memory = world.operator.memory.of(KEY)
+    assert memory.decision is not None
+    memory.decision = dataclasses.replace(memory.decision, probe_permille=20)
+    world.clock.passed_seconds += 61
+    assert await world.make_pass() == RETRY_SECONDS
+    synced = world.condition(ConditionType.THRESHOLD_SYNCED)
+    assert (synced["status"], synced["reason"]) == ("False", "EngineRefused")
+    assert "asked for 20 probes in 1000 steps, they hold 0" in synced["message"]
+
+
+async def test_the_status_tells_how_the_servers_decode_without_drafting() -> None:
+    wanted = spec()
+    wanted["speculation"]["offPath"] = "Decode"
+    world = World(wanted)
+    world.engine.off_path = ("ZeroStep", "a mamba model")
+    await world.make_pass()
+    world.start_pod()
+    await world.make_pass()
+    assert world.status["threshold"]["offPath"] == "ZeroStep"
+    assert world.status["threshold"]["offPathReason"] == "a mamba model"
+    synced = world.condition(ConditionType.THRESHOLD_SYNCED)
+    assert (synced["status"], synced["reason"]) == ("True", "Synced")
+    assert "asks for Decode, which does not run in llama-0 (ZeroStep): a mamba model." in synced["message"]
 
 
 async def test_a_refused_spec_writes_nothing_and_what_runs_is_still_looked_after() -> None:

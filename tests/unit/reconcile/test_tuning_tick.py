@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -17,7 +18,7 @@ from sglang_operator.reconcile.memory import Memory
 from sglang_operator.reconcile.queue import WorkQueue
 from sglang_operator.reconcile.tuning import TuningLoop
 from sglang_operator.tuning.limits import Limits
-from sglang_operator.tuning.samples import BUCKETS, MetricsSnapshot, Mode, ModeSample, PodLoad
+from sglang_operator.tuning.samples import BUCKETS, WINDOWS, MetricsSnapshot, Mode, ModeSample, PodLoad
 
 KEY = ServiceKey("team", "llama")
 BUSY = next(bucket for bucket in BUCKETS if bucket.low == 25)
@@ -56,9 +57,11 @@ class Loop:
                 pod=pod,
                 mode=mode,
                 bucket=BUSY,
+                window=WINDOWS[0],
+                steps=1000,
+                requests=28_000,
                 tokens=rate * 30,
                 seconds=30,
-                recent_seconds=15,
             )
             for mode, rate in ((Mode.ON, on), (Mode.OFF, off))
         ]
@@ -150,3 +153,28 @@ async def test_no_measured_service_asks_nothing() -> None:
     loop = Loop(MetricsError(Reason.METRICS_UNREACHABLE, "must not be asked"))
     loop.service.policy = None
     assert await loop.tuning.tick()
+
+
+async def test_a_changed_probe_share_alone_queues_the_service() -> None:
+    loop = Loop()
+    loop.metrics.answer = loop.snapshot(on=200, off=100)
+    await loop.tuning.tick()
+    assert loop.service.decision is not None
+    share, decided_at = loop.service.decision.probe_permille, loop.service.decision.decided_at
+    assert share > 0
+    await loop.queued()
+    loop.metrics.answer = MetricsError(Reason.METRICS_UNREACHABLE, "no connection")
+    await loop.tuning.tick()
+    assert await loop.queued() == [KEY]
+    assert (loop.service.decision.probe_permille, loop.service.decision.decided_at) == (0, decided_at)
+
+
+async def test_without_a_prometheus_nothing_is_probed() -> None:
+    """An operator that had one may have left a share behind."""
+    loop = Loop()
+    assert loop.service.decision is not None
+    loop.service.decision = replace(loop.service.decision, probe_permille=8)
+    tuning = replace(loop.tuning, metrics=None)
+    assert await tuning.tick()
+    assert loop.service.decision.probe_permille == 0
+    assert loop.service.decision.batch_size == 64

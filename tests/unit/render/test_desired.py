@@ -16,7 +16,7 @@ from render_support import DECISION, PROPERTY, UID, archive, only, rendered, ser
 
 from sglang_operator.api import names
 from sglang_operator.api.decision import Decision
-from sglang_operator.api.v1alpha1 import InferenceService, Manifest, ThresholdSource
+from sglang_operator.api.v1alpha1 import InferenceService, Manifest, ThresholdEvidence, ThresholdSource
 from sglang_operator.errors import SpecError
 from sglang_operator.render import network
 from sglang_operator.render.desired import Rendered, render
@@ -58,12 +58,28 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
 SERVICE_NAMES = st.from_regex(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", fullmatch=True)
 SPECS = st.fixed_dictionaries({}, optional=CHANGES)
 MOMENTS = st.datetimes(datetime(2020, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC))
+COUNTS = st.integers(0, 2**31 - 1)
+RATES = st.builds(
+    lambda batch_sizes, on, off, gain: ThresholdEvidence(
+        batch_sizes=batch_sizes,
+        drafting_tokens_per_second=on,
+        not_drafting_tokens_per_second=off,
+        gain_percent=gain,
+        sampled_at="2026-11-30T12:00:00Z",
+    ),
+    st.sampled_from(("1", "33-48", "257+")),
+    COUNTS,
+    COUNTS,
+    COUNTS,
+)
 DECISIONS = st.builds(
     Decision,
     batch_size=st.integers(0, names.THRESHOLD_MAX),
     source=st.sampled_from(ThresholdSource),
     decided_at=MOMENTS,
     message=st.text(max_size=50),
+    probe_permille=st.integers(0, names.PROBE_MAX_PERMILLE),
+    evidence=st.none() | RATES,
 )
 
 
@@ -252,7 +268,10 @@ def test_a_decision_moves_the_threshold_and_no_pod(changes: dict[str, Any], deci
     assert only(one, "Deployment") == only(other, "Deployment")
     if one.patch_digest is not None:
         config_map = only(other, "ConfigMap", "-threshold")
-        assert config_map["data"] == {"batchSize": str(decision.batch_size)}
+        assert config_map["data"] == {
+            "batchSize": str(decision.batch_size),
+            "probePermille": str(decision.probe_permille),
+        }
         assert network.read_decision(config_map) == decision
 
 
@@ -281,6 +300,8 @@ def test_two_long_names_never_share_a_child(start: str, ends: set[str]) -> None:
         {"data": {"batchSize": "08"}},
         {"data": {"batchSize": "-1"}},
         {"data": {"batchSize": "1000001"}},
+        {"data": {"batchSize": "32", "probePermille": "501"}},
+        {"data": {"batchSize": "32", "probePermille": ""}},
         {"data": None},
         {"metadata": {}},
         {"metadata": {"annotations": None}},
@@ -292,12 +313,20 @@ def test_a_decision_that_somebody_made_unreadable_is_none(changes: Manifest) -> 
     assert network.read_decision({**config_map, **changes}) is None
 
 
+def test_a_decision_without_a_probe_share_probes_nothing() -> None:
+    config_map = network.threshold_config_map(service(), dataclasses.replace(DECISION, probe_permille=7))
+    assert network.read_decision(config_map) == dataclasses.replace(DECISION, probe_permille=7)
+    assert network.read_decision({**config_map, "data": {"batchSize": "32"}}) == DECISION
+
+
 @pytest.mark.parametrize(
     ("annotation", "value"),
     [
         (names.ANNOTATION_DECIDED_AT, "yesterday"),
         (names.ANNOTATION_DECIDED_AT, "2026-11-30T12:00:00"),
         (names.ANNOTATION_DECISION_SOURCE, "Guess"),
+        (names.ANNOTATION_DECISION_EVIDENCE, "{}"),
+        (names.ANNOTATION_DECISION_EVIDENCE, "many"),
     ],
 )
 def test_a_decision_with_a_bad_annotation_is_none(annotation: str, value: str) -> None:

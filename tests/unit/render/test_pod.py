@@ -14,6 +14,8 @@ from sglang_operator.render import environment
 
 FULL: dict[str, Any] = {
     "model.tokenSecretRef": {"name": "hub", "key": "token"},
+    "engine.apiKeySecretRef": {"name": "keys", "key": "clients"},
+    "engine.adminApiKeySecretRef": {"name": "keys", "key": "admin"},
     "engine.env": [{"name": "PYTHONPATH", "value": "/opt/packages"}, {"name": "EMPTY"}],
     "engine.resources": {"cpu": "16", "memory": "200Gi", "memoryLimit": "400Gi"},
     "podTemplate.volumes": [{"name": "models", "persistentVolumeClaim": {"claimName": "models"}}],
@@ -32,13 +34,20 @@ def refusal(changes: dict[str, Any]) -> str:
     return str(refused.value)
 
 
-def test_the_patch_container_sees_what_the_server_sees_but_for_gpus_and_token() -> None:
+def test_the_patch_container_sees_what_the_server_sees_but_for_gpus_and_secrets() -> None:
     given = service(FULL)
     patch, server = patcher(given), engine(given)
     for field in ("image", "imagePullPolicy", "volumeMounts", "securityContext"):
         assert patch[field] == server[field]
-    assert server["env"][0]["name"] == "HF_TOKEN"
-    assert patch["env"] == server["env"][1:]
+    assert server["env"][:3] == [
+        {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
+        for name, secret, key in (
+            ("HF_TOKEN", "hub", "token"),
+            ("SGLANG_API_KEY", "keys", "clients"),
+            ("SGLANG_ADMIN_API_KEY", "keys", "admin"),
+        )
+    ]
+    assert patch["env"] == server["env"][3:]
     assert server["resources"] == {
         "requests": {"cpu": "16", "memory": "200Gi", "nvidia.com/gpu": "8"},
         "limits": {"memory": "400Gi", "nvidia.com/gpu": "8"},

@@ -8,7 +8,7 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from render_support import PROPERTY, engine, service
+from render_support import PROPERTY, engine, service, template
 
 from sglang_operator.errors import SpecError
 from sglang_operator.render.args import literal
@@ -111,6 +111,35 @@ def test_what_is_unset_is_left_to_the_server() -> None:
     ]
 
 
+def test_keys_come_from_the_environment_in_one_word_with_their_flag() -> None:
+    """In one word, since argparse would take a key that begins with a dash for a flag."""
+    given = service(
+        {
+            "engine.apiKeySecretRef": {"name": "keys", "key": "clients"},
+            "engine.adminApiKeySecretRef": {"name": "keys", "key": "admin"},
+        }
+    )
+    args = [
+        kubernetes_expansion(word, {"SGLANG_API_KEY": "-a b$", "SGLANG_ADMIN_API_KEY": "$(HOME)"})
+        for word in engine(given)["args"]
+    ]
+    assert [word for word in args if "api-key" in word] == ["--api-key=-a b$", "--admin-api-key=$(HOME)"]
+    assert not [word for word in engine(service())["args"] if "api-key" in word]
+
+
+@pytest.mark.parametrize(("asked", "flag"), [("Decode", "decode"), ("ZeroStep", "zero-step")])
+def test_the_off_path_is_passed_where_it_is_chosen(asked: str, flag: str) -> None:
+    args = engine(service({"speculation.offPath": asked}))["args"]
+    assert args[-2:] == ["--speculative-off-path", flag]
+
+
+def test_the_servers_own_choice_of_off_path_changes_no_pod() -> None:
+    """A pod that was rendered before the field existed is the same pod now, so nothing restarts."""
+    assert template(service({"speculation.offPath": "Auto"})) == template(service())
+    assert "--speculative-off-path" not in engine(service())["args"]
+    assert "--speculative-off-path" not in engine(service({"speculation": {"offPath": "Decode"}}))["args"]
+
+
 def test_a_model_in_the_pods_files_keeps_its_path_and_a_draft_its_revision() -> None:
     args = engine(
         service(
@@ -181,6 +210,12 @@ def test_a_served_name_is_not_expanded_either() -> None:
         (["--quantization", "fp8"], ["spec.model.quantization"]),
         (["--max-running-requests", "4"], ["spec.engine.maxRunningRequests"]),
         (["--enable-metrics"], ["always on"]),
+        (["--api-key", "hunter2"], ["everyone who may read", "into a Secret", "spec.engine.apiKeySecretRef"]),
+        (["--admin-api-key=hunter2"], ["spec.engine.adminApiKeySecretRef"]),
+        (["--admin-api", "hunter2"], ["short for --admin-api-key", "spec.engine.adminApiKeySecretRef"]),
+        (["--speculative-off-path", "decode"], ["use spec.speculation.offPath"]),
+        (["--speculative-off=zero-step"], ["short for --speculative-off-path"]),
+        (["--speculative-probe-permille", "20"], ["in running servers", "leave the flag out"]),
         (["--enable-dp-attention"], ["each rank would decide", "spec.speculation.algorithm to None"]),
         (["--dp-size", "8"], ["each rank would decide"]),
         (["--dp=2"], ["each rank would decide"]),
@@ -198,6 +233,7 @@ def test_a_flag_that_a_field_sets_is_refused_with_the_field(args: list[str], sai
     message = refusal(*args)
     assert all(part in message for part in said), message
     assert message.endswith(".")
+    assert "hunter2" not in message
 
 
 def test_an_abbreviation_of_several_flags_is_refused_with_all_of_them() -> None:

@@ -72,6 +72,7 @@ AT_ONCE = [
     (observe([], deployment(failure="violates PodSecurity")), "PodRefused"),
     (observe([loading()], deployment(late=True)), "ProgressDeadlineExceeded"),
     (threshold(ThresholdErrorKind.UNAUTHORIZED), "LiveUpdateUnauthorized"),
+    (threshold(ThresholdErrorKind.NO_KEY), "APIKeyUnavailable"),
     (threshold(ThresholdErrorKind.REFUSED), "EngineRefused"),
     (
         observe([answering()], thresholds=(PodThreshold(pod="demo-7d9f6c5b8-x2x4k", values=(32,), active=False),)),
@@ -88,6 +89,7 @@ def test_what_will_not_pass_by_itself_is_told_at_once(observation: Observation, 
 LATER = [
     (observe([NO_GPUS]), SCHEDULING_PATIENCE, "InsufficientGPUs"),
     (threshold(ThresholdErrorKind.UNREACHABLE), SYNC_PATIENCE, "EngineUnreachable"),
+    (threshold(ThresholdErrorKind.KEY_NOT_READ), SYNC_PATIENCE, "Syncing"),
     (metrics(Reason.STALE), METRICS_PATIENCE, "Stale"),
     (metrics(Reason.METRICS_UNREACHABLE), METRICS_PATIENCE, "MetricsUnreachable"),
 ]

@@ -221,6 +221,13 @@ def test_known_last_words_give_the_next_step(message: str, told: str) -> None:
     assert message in verdict(looping).message
 
 
+def test_last_words_never_show_an_api_key() -> None:
+    words = "server_args=ServerArgs(api_key='hunter2', admin_api_key='swordfish')\nValueError: no such model"
+    condition = verdict(crashed(crash_back_off("engine", NAME), last=terminated(1, "Error", words), restarts=4))
+    assert "api_key=…, admin_api_key=…" in condition.message
+    assert condition.message.endswith("ValueError: no such model")
+
+
 def test_a_server_killed_for_memory() -> None:
     loading_again = crashed(running(seconds=20), last=terminated(137, "OOMKilled"), restarts=1, memory_limit="256Gi")
     condition = verdict(loading_again)

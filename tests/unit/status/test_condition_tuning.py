@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from observing import decision, in_step, judge, observe, short
 from podbuilder import NOW, answering, deleting, loading
 
 from sglang_operator.api.reasons import ConditionType, Reason
-from sglang_operator.api.v1alpha1 import Condition
+from sglang_operator.api.v1alpha1 import Condition, OffPath
 from sglang_operator.status.observation import MetricsFacts, Observation, PodThreshold, ThresholdErrorKind
 
 PODS = [answering("demo-a"), answering("demo-b")]
@@ -116,8 +117,19 @@ OUT_OF_STEP = [
     (
         PodThreshold(pod="demo-b", error_kind=ThresholdErrorKind.UNAUTHORIZED, error_message="HTTP 401"),
         "LiveUpdateUnauthorized",
-        "--api-key",
+        "kubectl rollout restart",
     ),
+    (
+        PodThreshold(pod="demo-b", error_kind=ThresholdErrorKind.NO_KEY, error_message="Secret a/b does not exist"),
+        "APIKeyUnavailable",
+        "demo-b: Secret a/b does not exist",
+    ),
+    (
+        PodThreshold(pod="demo-b", error_kind=ThresholdErrorKind.KEY_NOT_READ, error_message="GET: HTTP 500"),
+        "Syncing",
+        "demo-b: GET: HTTP 500",
+    ),
+    (PodThreshold(pod="demo-b", values=(32,), probe_permilles=(20,)), "Syncing", "demo-b: does not probe as decided"),
 ]
 
 
@@ -127,6 +139,38 @@ def test_a_pod_out_of_step_is_named_with_its_trouble(threshold: PodThreshold, re
     assert short(condition) == ("False", reason)
     assert told in condition.message
     assert condition.message.startswith("1 of 2 pods not in step.")
+
+
+def test_a_server_without_probing_is_in_step_by_its_threshold_alone() -> None:
+    probing = replace(decision(), probe_permille=20)
+    able, old = (PodThreshold(pod="demo-a", values=(32,), probe_permilles=(20,)), *in_step(PODS[1:]))
+    assert short(synced(able, old, decision=probing)) == ("True", "Synced")
+    assert short(synced(replace(able, probe_permilles=(20, 0)), old, decision=probing)) == ("False", "Syncing")
+
+
+@pytest.mark.parametrize("asked", [OffPath.AUTO, OffPath.ZERO_STEP, None])
+def test_an_off_path_that_nobody_asked_for_is_no_news(asked: OffPath | None) -> None:
+    pods = tuple(replace(item, off_path="ZeroStep", off_path_reason="why") for item in in_step(PODS))
+    assert synced(*pods, off_path=asked).message == "Every rank of each of 2 pods was read back with 32."
+
+
+def test_a_decode_step_that_was_asked_for_and_is_not_had_is_told_with_the_servers_reason() -> None:
+    able, unable = in_step(PODS)
+    pods = (replace(able, off_path="Decode"), replace(unable, off_path="ZeroStep", off_path_reason="a mamba model"))
+    condition = synced(*pods, off_path=OffPath.DECODE)
+    assert short(condition) == ("True", "Synced")
+    assert condition.message.endswith(
+        "speculation.offPath asks for Decode, which does not run in demo-b (ZeroStep): a mamba model."
+    )
+    assert "offPath" not in synced(pods[0], replace(pods[1], off_path="Decode"), off_path=OffPath.DECODE).message
+
+
+def test_an_older_pod_was_never_asked_for_the_decode_step() -> None:
+    older = [*PODS, answering("demo-old", revision="rev-old")]
+    thresholds = [replace(item, off_path="Decode") for item in in_step(older)]
+    thresholds[2] = replace(thresholds[2], off_path="ZeroStep", off_path_reason="0.5.12 has none")
+    observation = observe(older, desired_replicas=2, thresholds=tuple(thresholds), off_path=OffPath.DECODE)
+    assert "offPath" not in judge(observation)[ConditionType.THRESHOLD_SYNCED].message
 
 
 def test_the_worst_reason_wins_and_its_pods_come_first() -> None:

@@ -9,7 +9,7 @@ from podbuilder import patch_json
 
 from sglang_operator.api.reasons import Reason
 from sglang_operator.status.patchresult import PatchResult, judge
-from sglang_specpatch.result import Outcome, Refusal
+from sglang_specpatch.result import SUCCESSES, Outcome, Refusal
 from sglang_specpatch.result import Reason as PatchReason
 
 
@@ -33,7 +33,7 @@ def test_a_success_that_reports_a_refusal_is_not_believed() -> None:
     assert "No anchor." in result.message
 
 
-@pytest.mark.parametrize("reason", [reason for reason in PatchReason if reason is not PatchReason.PATCHED])
+@pytest.mark.parametrize("reason", [reason for reason in PatchReason if reason not in SUCCESSES])
 def test_every_reason_of_the_engine_patch_reaches_the_condition(reason: PatchReason) -> None:
     outcome = Outcome.refused(Refusal(reason, "The cause. The next step.", release="0.5.23"))
     result = end(outcome.exit_code, outcome.line(4096))

@@ -69,7 +69,12 @@ def test_a_threshold_that_moves_and_is_followed_one_pass_later() -> None:
     assert told(HEALTHY, moved, followed) == [("ThresholdSynced", False)]
 
 
-@pytest.mark.parametrize("kind", list(ThresholdErrorKind))
+def test_a_secret_that_can_not_be_read_for_a_moment_is_no_news() -> None:
+    failed = PodThreshold(pod="demo-7d9f6c5b8-x2x4k", error_kind=ThresholdErrorKind.KEY_NOT_READ, error_message="no")
+    assert told(HEALTHY, observe([answering()], thresholds=(failed,))) == []
+
+
+@pytest.mark.parametrize("kind", [kind for kind in ThresholdErrorKind if kind is not ThresholdErrorKind.KEY_NOT_READ])
 def test_a_threshold_that_cannot_be_set(kind: ThresholdErrorKind) -> None:
     failed = PodThreshold(pod="demo-7d9f6c5b8-x2x4k", error_kind=kind, error_message="no")
     stuck = observe([answering()], thresholds=(failed,))

@@ -32,7 +32,7 @@ from podbuilder import (
 
 from sglang_operator.api.explanations import CONDITIONS
 from sglang_operator.api.reasons import ConditionType, Reason
-from sglang_operator.api.v1alpha1 import Condition, InferenceServiceStatus, Manifest
+from sglang_operator.api.v1alpha1 import Condition, InferenceServiceStatus, Manifest, OffPath
 from sglang_operator.status.observation import (
     ApplyFailure,
     MetricsFacts,
@@ -120,7 +120,12 @@ WORKLOADS = st.builds(
     failure=st.just("") | WORDS,
 )
 VALID_SPECS = st.fixed_dictionaries(
-    {"desired_replicas": st.sampled_from([1, 1, 1, 2, 3, 0]), "revision": st.just("rev-a"), "speculates": st.booleans()}
+    {
+        "desired_replicas": st.sampled_from([1, 1, 1, 2, 3, 0]),
+        "revision": st.just("rev-a"),
+        "speculates": st.booleans(),
+        "off_path": st.sampled_from(OffPath),
+    }
 )
 REFUSED_SPECS = st.fixed_dictionaries(
     {
@@ -147,6 +152,9 @@ REST = st.fixed_dictionaries(
                 PodThreshold,
                 pod=st.sampled_from(["demo-0", "demo-1", "demo-9"]),
                 values=st.sampled_from([None, (), (32,), (32, 32), (16, 32)]),
+                probe_permilles=st.sampled_from([None, (0,), (0, 20)]),
+                off_path=st.sampled_from([None, "Decode", "ZeroStep"]),
+                off_path_reason=st.none() | WORDS,
                 active=st.booleans(),
                 inactive_reason=st.none() | WORDS,
                 error_kind=st.sampled_from([None, *ThresholdErrorKind]),

@@ -124,6 +124,36 @@ def test_only_pods_that_answer_with_the_value_on_every_rank_are_in_step() -> Non
     assert status.threshold.synced_pods == 1
 
 
+def off_paths(*told: tuple[str | None, str | None]) -> tuple[str | None, str | None]:
+    pods = [answering(f"demo-{number}") for number in range(len(told))]
+    thresholds = tuple(
+        replace(item, off_path=path, off_path_reason=reason)
+        for item, (path, reason) in zip(in_step(pods), told, strict=True)
+    )
+    status = build_status(observe(pods, desired_replicas=len(pods), thresholds=thresholds), None, 1, NOW)
+    assert status.threshold is not None
+    return status.threshold.off_path, status.threshold.off_path_reason
+
+
+def test_the_off_path_is_the_servers_own_word() -> None:
+    assert off_paths((None, None)) == (None, None)
+    assert off_paths(("Decode", None), ("Decode", None)) == ("Decode", None)
+    assert off_paths(("ZeroStep", "a\nmamba model"), ("ZeroStep", "a mamba model")) == ("ZeroStep", "a mamba model")
+    mixed = off_paths(("ZeroStep", "why"), ("Decode", None), ("ZeroStep", "other"))
+    assert mixed == ("Decode, ZeroStep", "other; why")
+    path, reason = off_paths(("x" * 100, "ä" * 2000))
+    assert (len(path or ""), len((reason or "").encode())) == (64, 1023)
+
+
+def test_the_off_path_stays_while_no_pod_answers() -> None:
+    pods = [answering()]
+    told = tuple(replace(item, off_path="ZeroStep", off_path_reason="why") for item in in_step(pods))
+    before = build_status(observe(pods, thresholds=told), None, 1, NOW)
+    after = build_status(observe([loading()]), before, 1, NOW)
+    assert after.threshold is not None
+    assert (after.threshold.off_path, after.threshold.off_path_reason) == ("ZeroStep", "why")
+
+
 def test_a_long_decision_message_is_cut() -> None:
     wordy = decision(message="ä" * 3000)
     status = build_status(observe([answering()], decision=wordy), None, 1, NOW)

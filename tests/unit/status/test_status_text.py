@@ -6,7 +6,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sglang_operator.status.text import clean, cut, elapsed, one_line, parse_rfc3339, rfc3339, share, some, tail
+from sglang_operator.status.text import (
+    clean,
+    cut,
+    elapsed,
+    hide_api_keys,
+    one_line,
+    parse_rfc3339,
+    rfc3339,
+    share,
+    some,
+    tail,
+)
 
 START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
@@ -45,6 +56,31 @@ def test_what_a_program_makes_up_anew_each_time_is_removed() -> None:
         "<urllib3.connection.HTTPConnection object at 0x7f31c0a1d2d0>: refused; read udp 10.0.0.5:41231->10.0.0.10:53"
     )
     assert clean(said) == "<urllib3.connection.HTTPConnection>: refused; read udp 10.0.0.5->10.0.0.10:53"
+
+
+LOGS_WITH_KEYS = [
+    ("ServerArgs(model_path='m', api_key='{}', admin_api_key='{}', port=1)", "port=1"),
+    ("server_args={{'model_path': 'm', 'api_key': '{}', 'admin_api_key': '{}', 'port': 1}}", "'port': 1"),
+    ('{{"api_key": "{}", "admin_api_key":"{}", "port": 1}}', '"port": 1'),
+    ("launch_server --api-key={} --admin-api-key {} --port 1", "--port 1"),
+    ("launch_server --admin-api-key={}\n--api-key {}", "launch_server"),
+    ("['--api-key', '{}', '--admin-api-key', '{}', '--port', '1']", "'--port', '1'"),
+    ("api_key=\"{}'s\" and cut off: admin_api_key='{}", "and cut off"),
+    ("api_key='it\\'s {}', admin_api_key='{}'", "admin_api_key="),
+]
+
+
+@pytest.mark.parametrize(("log", "kept"), LOGS_WITH_KEYS)
+def test_api_keys_in_a_servers_log_are_taken_out_and_the_rest_stays(log: str, kept: str) -> None:
+    shown = hide_api_keys(log.format("hunter2", "swordfish"))
+    assert "hunter2" not in shown
+    assert "swordfish" not in shown
+    assert kept in shown
+
+
+@pytest.mark.parametrize("log", ["api_key=None, port=1", "max_total_num_tokens=4096", "a log", "", "--api-key"])
+def test_a_log_without_keys_stays_as_it_is(log: str) -> None:
+    assert hide_api_keys(log) == log
 
 
 @pytest.mark.parametrize(
