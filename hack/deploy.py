@@ -67,8 +67,6 @@ def chart_values(**overrides: object) -> Sequence[str]:
         "prometheus": {"url": PROMETHEUS_URL, "maxAgeSeconds": 30},
         "tuning": {
             "intervalSeconds": 5,
-            "recentWindowSeconds": 20,
-            "evidenceWindowSeconds": 300,
             "dwellSeconds": 10,
         },
         "resyncIntervalSeconds": 30,

@@ -1,4 +1,4 @@
-"""Entry point: settings from the environment, logging, and the process that runs until a signal comes."""
+"""Entry point: the operator, which runs until a signal comes and is set by the environment, or one of the commands."""
 
 from __future__ import annotations
 
@@ -7,19 +7,42 @@ import hashlib
 import logging
 import sys
 
-from pydantic import ValidationError
-
-from sglang_operator import settings as operator_settings
-from sglang_operator.errors import OperatorError
-from sglang_operator.handlers.process import run
-from sglang_operator.render.enginepatch import PatchArchive
-from sglang_specpatch import archive
-
 logger = logging.getLogger("sglang_operator")
+
+USAGE = """usage: sglang-operator               run the operator, set by SGLANG_OPERATOR_* variables
+       sglang-operator simulate …    run the tuner against a simulated server; simulate --help tells more"""
 
 
 def main() -> int:
-    """Run the operator; returns the process's exit code: 0 after a signal, 1 after a failure, 2 on bad settings."""
+    """Run what the arguments ask for; returns the process's exit code, 2 for arguments that can't be used.
+
+    Each part imports what it needs itself: a simulation needs no client of a cluster, which take a second to import.
+    """
+    match sys.argv[1:]:
+        case []:
+            return _operate()
+        case ["simulate", *arguments]:
+            from sglang_operator.simulate.command import main as simulate
+
+            return simulate(arguments)
+        case ["-h" | "--help"]:
+            print(USAGE)
+            return 0
+        case _:
+            print(USAGE, file=sys.stderr)
+            return 2
+
+
+def _operate() -> int:
+    """Run the operator; returns 0 after a signal, 1 after a failure, 2 on bad settings."""
+    from pydantic import ValidationError
+
+    from sglang_operator import settings as operator_settings
+    from sglang_operator.errors import OperatorError
+    from sglang_operator.handlers.process import run
+    from sglang_operator.render.enginepatch import PatchArchive
+    from sglang_specpatch import archive
+
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", stream=sys.stderr
     )

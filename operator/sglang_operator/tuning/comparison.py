@@ -1,100 +1,153 @@
-"""Two measured rates at equal batch size: what each threshold gives away, and which gives away least.
+"""Which threshold gives away least, compared with the one that stands, and how surely.
 
-Where both modes have been measured in the same bucket, a mode's loss there is 1 - rate / max(both rates). A
-threshold's loss is the mean of its buckets' losses, weighted by the decode time of the recent window; buckets without
-both rates count as no loss for any threshold, so that a gain is always a part of the whole present load.
+A mode's loss at a batch size is 1 - rate / (better rate). A threshold's loss at the present load is the mean of the
+losses of the modes that it chooses, weighted by decode time; where a mode was never seen nothing is lost or gained, so
+that a gain is always a part of the whole present load.
 
-Thresholds are compared at the starts of buckets, where each bucket runs in one mode. A value inside a bucket comes from
-the spec. A bound there counts by the sizes on either side of it. A first value there counts as the worse mode, since
-the whole load may sit on the wrong side of it, and a step to the bucket's edge costs nothing.
+Beside the load, all batch sizes from the smallest to the largest that the last 15 minutes saw count a little, each
+octave alike. They decide between thresholds that the present load can't tell apart, and are reason enough for a change
+by themselves: the threshold should stand at the crossing before the load is there.
+
+Candidates are the crossings, the starts of the buckets, the bounds and the threshold that stands. Where the modes cross
+twice (drafting hurts few requests, helps more, hurts many; mixture-of-experts models do that), a single threshold can't
+follow both, and the one that loses least is taken all the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import bisect
+import itertools
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sglang_operator.tuning import rule
-from sglang_operator.tuning.limits import Limits
-from sglang_operator.tuning.model import BucketEvidence, Evidence, Rate
-from sglang_operator.tuning.samples import Bucket, Mode
+from sglang_operator.tuning.estimate import Difference, Estimator
+from sglang_operator.tuning.load import Share
+from sglang_operator.tuning.samples import Mode
+
+_SPAN_WEIGHT = 0.02
+"""Weight of all batch sizes beside that of the present load."""
+_BATCHES_PER_OCTAVE = 3
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pair:
-    """Both rates at one range of batch sizes, in tokens/s, and the decode time of the recent window there."""
+@dataclass(frozen=True)
+class Part:
+    """A batch size with its weight and the modes' difference there."""
 
-    bucket: Bucket
-    on: float
-    off: float
-    recent_seconds: float
+    weight: float
+    difference: Difference
 
     def loss(self, threshold: int) -> float:
-        """Part of the better mode's rate that a threshold gives away here, 0 to 1."""
-        drafting = rule.drafting_share(threshold, self.bucket)
-        return 1 - (drafting * self.on + (1 - drafting) * self.off) / max(self.on, self.off)
+        """What a threshold gives away here, as a part of the better mode's rate, times the weight."""
+        return self.weight * self.difference.loss(rule.mode(threshold, self.difference.batch_size))
 
-    def worst_loss(self, threshold: int) -> float:
-        """The same, with all of the load on the worse side of a threshold inside the bucket."""
-        inside = 0 < rule.drafting_share(threshold, self.bucket) < 1
-        return 1 - min(self.on, self.off) / max(self.on, self.off) if inside else self.loss(threshold)
+
+@dataclass(frozen=True)
+class Gain:
+    """What one threshold saves over another, as a part of throughput, and its standard deviation."""
+
+    value: float
+    deviation: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """The threshold that loses least at the present load."""
+    """The threshold that loses least."""
 
     best: int
-    gain: float
-    """What `best` saves over the threshold that stands, as a part of throughput."""
-    at_worst: bool
-    """Whether the gain takes all load to be on the worse side of a standing threshold inside a bucket."""
-    witness: Pair
-    """The bucket that speaks most for `best`."""
+    load_gain: Gain
+    """What `best` saves over the threshold that stands, at the present load."""
+    span_gain: Gain
+    """The same over all batch sizes seen in 15 minutes, each octave alike."""
+    witness: Part
+    """The batch size of the present load that speaks most for `best`."""
+    crossings: tuple[int, ...]
+    """Batch sizes at which the better mode changes, as far as it is known for sure."""
+    starts_off: bool
+    """Whether not drafting is better below the first of them."""
 
 
-def enough(rate: Rate | None, limits: Limits) -> bool:
-    """Whether a mode was seen for long enough."""
-    return rate is not None and rate.seconds >= limits.min_evidence_seconds and rate.tokens > 0
+def compare(
+    estimator: Estimator, load: Sequence[Share], *, low: int, high: int, standing: int, seen: tuple[float, float]
+) -> Comparison | None:
+    """Compare thresholds from `low` to `high` with the one that stands; None when nothing busy is known in both modes.
 
-
-def known_modes(item: BucketEvidence, limits: Limits) -> tuple[Mode, ...]:
-    """Return the modes that were seen for long enough in a bucket."""
-    return tuple(mode for mode in Mode if enough(item.rate(mode), limits))
-
-
-def pairs(evidence: Evidence, limits: Limits) -> tuple[Pair, ...]:
-    """Return the buckets in which both modes were seen for long enough."""
-    return tuple(
-        Pair(
-            bucket=item.bucket,
-            on=item.on.tokens_per_second,
-            off=item.off.tokens_per_second,
-            recent_seconds=item.recent_seconds,
-        )
-        for item in evidence.buckets
-        if item.on and item.off and len(known_modes(item, limits)) == len(Mode)
+    `standing` lies within the bounds. `seen` are the smallest and the largest batch size seen. Of equally good
+    thresholds the nearest to `standing` is best.
+    """
+    busy = _parts(estimator, [(share.batch_size, share.share) for share in load])
+    if not busy:
+        return None
+    sizes = _span(*seen)
+    span = _parts(estimator, [(size, 1 / len(sizes)) for size in sizes])
+    turns = _turns(sorted({p.difference.batch_size: p.difference for p in (*busy, *span)}.values(), key=_batch_size))
+    candidates = {standing, *rule.candidates(low=low, high=high), *(turn for turn in turns if low <= turn <= high)}
+    at_load, over_span = _Losses(busy), _Losses(span)
+    losses = {each: at_load.of(each) + _SPAN_WEIGHT * over_span.of(each) for each in candidates}
+    least = min(losses.values())
+    best = rule.nearest((threshold for threshold, loss in losses.items() if loss <= least + 1e-4), standing)
+    sure = [part.difference for part in span if abs(part.difference.log_ratio) > part.difference.deviation]
+    return Comparison(
+        best=best,
+        load_gain=_gain(busy, best, standing),
+        span_gain=_gain(span, best, standing),
+        witness=max(busy, key=lambda part: (part.loss(standing) - part.loss(best), part.weight)),
+        crossings=_turns(sure),
+        starts_off=bool(sure) and sure[0].better is Mode.OFF,
     )
 
 
-def compare(evidence: Evidence, *, allowed: Collection[int], standing: int, limits: Limits) -> Comparison | None:
-    """Compare the allowed thresholds with the one that stands; None when nothing busy has both rates.
+def _parts(estimator: Estimator, weighted: Sequence[tuple[float, float]]) -> list[Part]:
+    known = ((weight, estimator.difference(batch_size)) for batch_size, weight in weighted)
+    return [Part(weight, difference) for weight, difference in known if difference is not None]
 
-    Of equally good ones the nearest to `standing` is best.
-    """
-    busy = [pair for pair in pairs(evidence, limits) if pair.recent_seconds > 0]
-    if not busy:
-        return None
 
-    at_worst = standing not in allowed
+def _span(smallest: float, largest: float) -> list[float]:
+    """Return batch sizes from one to the other, evenly in their logarithm."""
+    octaves = math.log2(largest / smallest)
+    count = round(octaves * _BATCHES_PER_OCTAVE)
+    return [smallest * 2 ** (octaves * index / count) for index in range(count + 1)] if count else [smallest]
 
-    def saved(pair: Pair, instead: int) -> float:
-        lost = pair.worst_loss(standing) if at_worst else pair.loss(standing)
-        return (lost - pair.loss(instead)) * pair.recent_seconds
 
-    gains = {threshold: sum(saved(pair, threshold) for pair in busy) / evidence.recent_seconds for threshold in allowed}
-    gains.setdefault(standing, 0.0)
-    most = max(gains.values())
-    best = rule.nearest((threshold for threshold, gain in gains.items() if gain >= most - 1e-9), standing)
-    witness = max(busy, key=lambda pair: (saved(pair, best), pair.recent_seconds))
-    return Comparison(best=best, gain=gains[best], at_worst=at_worst, witness=witness)
+def _batch_size(difference: Difference) -> float:
+    return difference.batch_size
+
+
+class _Losses:
+    """What thresholds give away over the same parts."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        ordered = sorted(parts, key=lambda part: part.difference.batch_size)
+        self._sizes = [part.difference.batch_size for part in ordered]
+        drafting = [part.weight * part.difference.loss(Mode.ON) for part in ordered]
+        plain = [part.weight * part.difference.loss(Mode.OFF) for part in ordered]
+        self._drafting = [0.0, *itertools.accumulate(drafting)]
+        self._plain = [0.0, *itertools.accumulate(plain)]
+
+    def of(self, threshold: int) -> float:
+        """The sum for a threshold: drafting below it, not drafting from it on."""
+        below = len(self._sizes) if threshold == rule.ALWAYS else bisect.bisect_left(self._sizes, threshold)
+        return self._drafting[below] + self._plain[-1] - self._plain[below]
+
+
+def _gain(parts: Sequence[Part], best: int, standing: int) -> Gain:
+    differing = [
+        part
+        for part in parts
+        if rule.mode(best, part.difference.batch_size) is not rule.mode(standing, part.difference.batch_size)
+    ]
+    return Gain(
+        value=sum(part.loss(standing) - part.loss(best) for part in differing),
+        deviation=sum(part.weight * part.difference.deviation for part in differing),
+    )
+
+
+def _turns(ordered: Sequence[Difference]) -> tuple[int, ...]:
+    """Return the batch sizes at which the better mode changes, straight between neighbours in ln(batch size)."""
+    found: list[int] = []
+    for left, right in itertools.pairwise(ordered):
+        if left.better is not right.better:
+            part = left.log_ratio / (left.log_ratio - right.log_ratio)
+            found.append(math.ceil(left.batch_size * (right.batch_size / left.batch_size) ** part))
+    return tuple(found)

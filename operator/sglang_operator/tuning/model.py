@@ -1,50 +1,69 @@
-"""What is known about one service: rates of both modes by batch size, and how far the numbers can be trusted.
+"""What is known about one service: what its steps cost and yielded in both modes, and how far to trust the numbers.
 
 Only pods that the service owns now count, and of those only the ones that Prometheus has scraped lately: series
-outlive their pods. Rates are pooled over pods (tokens and seconds are added up before dividing), so that a pod
-counts by the time it was busy.
+outlive their pods. Sums are pooled over pods before anything is divided, so that a pod counts by what it did.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from sglang_operator.api.reasons import Reason
-from sglang_operator.tuning.samples import BUCKETS, Bucket, MetricsSnapshot, Mode, ModeSample, PodLoad
+from sglang_operator.tuning.samples import (
+    SPARSE,
+    WINDOWS,
+    Bucket,
+    MetricsSnapshot,
+    Mode,
+    ModeSample,
+    PodLoad,
+    ProbeSample,
+    Window,
+)
 
 CLOCK_TOLERANCE = timedelta(seconds=5)
 """A sample may be this far ahead of the operator's clock before it counts as wrong."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rate:
-    """Output tokens and the seconds they took, in one mode and bucket, over the evidence window."""
+class Cell:
+    """Counted decode steps in one mode, bucket and window, over all pods; all sums are above zero."""
 
+    mode: Mode
+    bucket: Bucket
+    window: Window
+    steps: float
+    requests: float
     tokens: float
     seconds: float
+    seconds_squared: float | None = None
 
     @property
-    def tokens_per_second(self) -> float:
-        """The measured rate; `seconds` is above zero wherever a Rate exists."""
-        return self.tokens / self.seconds
+    def batch_size(self) -> float:
+        """Mean batch size."""
+        return self.requests / self.steps
+
+    @property
+    def step_seconds(self) -> float:
+        """Mean seconds of a step."""
+        return self.seconds / self.steps
+
+    @property
+    def tokens_per_request(self) -> float:
+        """Mean output tokens of a request in a step: the accepted length while drafting, 1 otherwise."""
+        return self.tokens / self.requests
 
 
 @dataclass(frozen=True, kw_only=True)
-class BucketEvidence:
-    """What is known at one range of batch sizes. A mode that was not seen is None, never zero."""
+class Probe:
+    """Steps that ran in `mode` only to measure it, over all pods, within `samples.PROBES`."""
 
+    mode: Mode
     bucket: Bucket
-    on: Rate | None = None
-    off: Rate | None = None
-    recent_seconds: float = 0.0
-    """Seconds of decoding in this bucket within the recent window, both modes together."""
-
-    def rate(self, mode: Mode) -> Rate | None:
-        """The rate of one mode, or None."""
-        return self.on if mode is Mode.ON else self.off
+    steps: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,16 +84,16 @@ class Freshness:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """Everything that one decision may look at. Buckets are in order; empty ones are left out."""
+    """Everything that one decision may look at."""
 
     freshness: Freshness
-    buckets: tuple[BucketEvidence, ...] = ()
+    has_pods: bool = True
+    """Whether the service has pods at all: without any, missing numbers are nobody's fault."""
+    cells: tuple[Cell, ...] = ()
+    probes: tuple[Probe, ...] = ()
     running_requests: float | None = None
-
-    @property
-    def recent_seconds(self) -> float:
-        """Seconds of decoding within the recent window."""
-        return sum(bucket.recent_seconds for bucket in self.buckets)
+    queued_requests: float | None = None
+    """Requests that waited all through the last minute; None where no server tells."""
 
     def age_seconds(self, now: datetime) -> float:
         """Age of the newest sample; zero when it is from the future by clock tolerance."""
@@ -107,13 +126,15 @@ def gather(
     newest = max([load.sampled_at for load in good] + ([last_sample_at] if last_sample_at else []), default=None)
     if not good:
         reason, message = _why_not(snapshot, loads, pods, now, max_age_seconds)
-        return Evidence(freshness=Freshness(reason=reason, message=message, newest_sample_at=newest))
+        freshness = Freshness(reason=reason, message=message, newest_sample_at=newest)
+        return Evidence(freshness=freshness, has_pods=bool(pods))
     names = {load.pod for load in good}
-    running = [load.running_requests for load in good if load.running_requests is not None]
     return Evidence(
         freshness=Freshness(reason=Reason.FRESH, message=_fresh_message(good, pods), newest_sample_at=newest),
-        buckets=_pool(s for s in snapshot.modes if s.namespace == namespace and s.pod in names),
-        running_requests=sum(running) if running else None,
+        cells=_pool([s for s in snapshot.modes if s.namespace == namespace and s.pod in names]),
+        probes=_probes([s for s in snapshot.probes if s.namespace == namespace and s.pod in names]),
+        running_requests=_total(load.running_requests for load in good),
+        queued_requests=_total(load.queued_requests for load in good),
     )
 
 
@@ -121,26 +142,54 @@ def _age(load: PodLoad, now: datetime) -> float:
     return (now - load.sampled_at).total_seconds()
 
 
-def _pool(samples: Iterable[ModeSample]) -> tuple[BucketEvidence, ...]:
-    tokens: defaultdict[tuple[Bucket, Mode], float] = defaultdict(float)
-    seconds: defaultdict[tuple[Bucket, Mode], float] = defaultdict(float)
-    recent: defaultdict[Bucket, float] = defaultdict(float)
+def _total(numbers: Iterable[float | None]) -> float | None:
+    known = [number for number in numbers if number is not None]
+    return sum(known) if known else None
+
+
+def _pool(samples: Collection[ModeSample]) -> tuple[Cell, ...]:
+    dense = {sample.pod for sample in samples if sample.window == WINDOWS[0]}
+    pooled: dict[tuple[Mode, Bucket, Window], Cell] = {}
     for sample in samples:
-        tokens[sample.bucket, sample.mode] += sample.tokens
-        seconds[sample.bucket, sample.mode] += sample.seconds
-        recent[sample.bucket] += sample.recent_seconds
+        # The sparse window stands for the first two, never beside them.
+        if sample.window in ((SPARSE,) if sample.pod in dense else WINDOWS[:2]):
+            continue
+        key = (sample.mode, sample.bucket, sample.window)
+        known = pooled.get(key)
+        pooled[key] = _added(known, sample) if known else _cell(sample)
+    return tuple(sorted(pooled.values(), key=lambda cell: (cell.bucket.low, cell.mode, cell.window.age_seconds)))
 
-    def rate(bucket: Bucket, mode: Mode) -> Rate | None:
-        measured = seconds.get((bucket, mode), 0.0)
-        return Rate(tokens=tokens[bucket, mode], seconds=measured) if measured > 0 else None
 
-    pooled = (
-        BucketEvidence(
-            bucket=bucket, on=rate(bucket, Mode.ON), off=rate(bucket, Mode.OFF), recent_seconds=recent.get(bucket, 0.0)
-        )
-        for bucket in BUCKETS
+def _cell(sample: ModeSample) -> Cell:
+    return Cell(
+        mode=sample.mode,
+        bucket=sample.bucket,
+        window=sample.window,
+        steps=sample.steps,
+        requests=sample.requests,
+        tokens=sample.tokens,
+        seconds=sample.seconds,
+        seconds_squared=sample.seconds_squared,
     )
-    return tuple(b for b in pooled if b.on or b.off or b.recent_seconds)
+
+
+def _added(known: Cell, sample: ModeSample) -> Cell:
+    squares = (known.seconds_squared, sample.seconds_squared)
+    return replace(
+        known,
+        steps=known.steps + sample.steps,
+        requests=known.requests + sample.requests,
+        tokens=known.tokens + sample.tokens,
+        seconds=known.seconds + sample.seconds,
+        seconds_squared=None if None in squares else _total(squares),
+    )
+
+
+def _probes(samples: Collection[ProbeSample]) -> tuple[Probe, ...]:
+    steps: defaultdict[tuple[Mode, Bucket], float] = defaultdict(float)
+    for sample in samples:
+        steps[sample.mode, sample.bucket] += sample.steps
+    return tuple(Probe(mode=mode, bucket=bucket, steps=number) for (mode, bucket), number in steps.items())
 
 
 def _fresh_message(good: list[PodLoad], pods: Collection[str]) -> str:

@@ -1,71 +1,88 @@
-"""From evidence to a threshold: the whole decision, without a clock, a client or memory of its own.
+"""From evidence to a decision: the threshold and the probe share, without a clock, a client or memory of its own.
 
 The order matters. What the spec says (`Fixed`, bounds) holds without any evidence. Without fresh evidence nothing else
-moves, except that a trial still ends. Then measured rates decide (`tuning.comparison`), and where only one mode is
-known, the other is tried (`tuning.exploration`).
+moves, until the spec's own value is the better guess. Then the modes are compared at the present load, and a change
+must be worth it, be sure, and not be one too many.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
 from sglang_operator.api.decision import Decision
 from sglang_operator.api.v1alpha1 import DisableThreshold, ThresholdMode, ThresholdSource
-from sglang_operator.tuning import rule
-from sglang_operator.tuning.comparison import Comparison, Pair, compare, known_modes
-from sglang_operator.tuning.exploration import EMPTY, Trial, TunerState, busy, ended, next_trial, started
+from sglang_operator.tuning import drift, load, probing, rule, wording
+from sglang_operator.tuning.comparison import Comparison, compare
+from sglang_operator.tuning.estimate import Drifts, Estimator
 from sglang_operator.tuning.limits import DEFAULTS, Limits
-from sglang_operator.tuning.model import BucketEvidence, Evidence
-from sglang_operator.tuning.samples import Bucket, Mode
+from sglang_operator.tuning.model import Evidence
 
-__all__ = [
-    "DEFAULT_BATCH_SIZE",
-    "Hold",
-    "HoldReason",
-    "Limits",
-    "Move",
-    "TunerState",
-    "Verdict",
-    "decide",
-    "initial",
-]
+__all__ = ["DEFAULT_BATCH_SIZE", "Limits", "Outcome", "TunerState", "Verdict", "decide", "initial"]
 
 DEFAULT_BATCH_SIZE = 32
 """First threshold of `Auto` when the spec names none."""
+_HOUR = timedelta(hours=1)
 
 
-class HoldReason(StrEnum):
-    """Why a threshold stays."""
+class Outcome(StrEnum):
+    """What a verdict did to the threshold, or why it stays."""
 
+    MOVED = "Moved"
     FIXED = "Fixed"
     NO_FRESH_EVIDENCE = "NoFreshEvidence"
-    TRIAL = "Trial"
-    DWELL = "Dwell"
     IDLE = "Idle"
-    BEST_KNOWN = "BestKnown"
     NOT_COMPARABLE = "NotComparable"
+    BEST_KNOWN = "BestKnown"
+    UNSURE = "Unsure"
+    DWELL = "Dwell"
+    TOO_MANY_MOVES = "TooManyMoves"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hold:
-    """The threshold stays as it is."""
+class TunerState:
+    """What the tuner remembers of one service between two decisions. Losing it, by a restart, does no harm."""
 
-    reason: HoldReason
-    message: str
-    state: TunerState
+    moves: tuple[datetime, ...] = ()
+    """Measured changes within the last hour."""
+    missing_since: datetime | None = None
+    """Time of the first decision in a row without fresh evidence."""
+    steps_drifted_at: datetime | None = None
+    yields_drifted_at: datetime | None = None
+    """Times of the last drifts; what is older is stale."""
+
+    def drifts(self, now: datetime) -> Drifts:
+        """Return the ages of the last drifts."""
+        ages = [
+            (now - moment).total_seconds() if moment else math.inf
+            for moment in (self.steps_drifted_at, self.yields_drifted_at)
+        ]
+        return Drifts(*ages)
+
+    def with_drifts(self, drifts: Drifts, now: datetime) -> TunerState:
+        """Return the state with drifts of these ages."""
+        steps, yields = (
+            now - timedelta(seconds=age) if math.isfinite(age) else None for age in (drifts.steps, drifts.yields)
+        )
+        return replace(self, steps_drifted_at=steps, yields_drifted_at=yields)
+
+
+EMPTY = TunerState()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Move:
-    """A new decision. Its value may equal the last one: then only its source changed, for example by a trial."""
+class Verdict:
+    """The decision in force from now on, often the previous one, and the state to keep.
+
+    `message` says why, in words; where the threshold moved it is the decision's own.
+    """
 
     decision: Decision
     state: TunerState
-
-
-Verdict = Hold | Move
+    outcome: Outcome
+    message: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,25 +104,25 @@ class _Case:
         passed = self.now - moment
         return passed.total_seconds() if passed >= timedelta() else float("inf")
 
-    def at(self, bucket: Bucket) -> BucketEvidence:
-        found = (item for item in self.evidence.buckets if item.bucket == bucket)
-        return next(found, BucketEvidence(bucket=bucket))
-
-    def compare(self, standing: int) -> Comparison | None:
-        allowed = rule.candidates(low=self.policy.min, high=self.policy.max)
-        return compare(self.evidence, allowed=allowed, standing=standing, limits=self.limits)
-
-    def hold(self, reason: HoldReason, message: str) -> Hold:
-        return Hold(reason=reason, message=message, state=self.state)
-
-    def move(self, batch_size: int, source: ThresholdSource, message: str, state: TunerState | None = None) -> Move:
-        """Move to a value, with any trial over unless another state is given."""
-        decision = Decision(batch_size=batch_size, source=source, decided_at=self.now, message=message)
-        return Move(decision=decision, state=state or ended(self.state, self.now, self.limits))
-
     @property
-    def age(self) -> str:
-        return f"The evidence is {self.evidence.age_seconds(self.now):.0f} s old."
+    def dwells(self) -> bool:
+        """Whether a measured change is too fresh for another."""
+        measured = self.previous.source is ThresholdSource.MEASURED
+        return measured and self.since(self.previous.decided_at) < self.limits.dwell_seconds
+
+    def hold(self, outcome: Outcome, message: str, *, probe_permille: int | None = None) -> Verdict:
+        decision = self.previous
+        if probe_permille is not None and probe_permille != decision.probe_permille:
+            decision = replace(decision, probe_permille=probe_permille)
+        return Verdict(decision=decision, state=self.state, outcome=outcome, message=message)
+
+    def move(self, decision: Decision, state: TunerState | None = None) -> Verdict:
+        return Verdict(decision=decision, state=state or self.state, outcome=Outcome.MOVED, message=decision.message)
+
+    def by_spec(self, batch_size: int, message: str) -> Verdict:
+        """Move to a value that isn't measured; nothing is probed until the next tick says otherwise."""
+        decision = Decision(batch_size=batch_size, source=ThresholdSource.SPEC, decided_at=self.now, message=message)
+        return self.move(decision)
 
 
 def initial(policy: DisableThreshold, now: datetime) -> Decision:
@@ -125,136 +142,107 @@ def decide(
     limits: Limits = DEFAULTS,
     state: TunerState = EMPTY,
 ) -> Verdict:
-    """Decide one service's threshold.
+    """Decide one service's threshold and probe share.
 
     `previous` is the decision in force and `state` what the last verdict returned (an empty one after a restart).
-    Every verdict carries the state to keep. No verdict leaves the bounds, and nothing but the spec itself moves the
-    threshold twice within the dwell time.
+    No verdict leaves the bounds. Measurements move the threshold at most `limits.moves_an_hour` times within any hour
+    and never twice within `limits.dwell_seconds`; where the standing threshold is measured to be clearly worse, at
+    once and twice as often.
     """
-    case = _Case(
-        policy=policy,
-        evidence=evidence,
-        previous=previous,
-        now=now,
-        limits=limits,
-        state=_own_trial(state, previous, now, limits),
+    fresh = evidence.freshness.fresh
+    kept = replace(
+        state,
+        moves=tuple(moment for moment in state.moves if now - _HOUR < moment <= now),
+        missing_since=None if fresh or not evidence.has_pods else state.missing_since or now,
     )
+    case = _Case(policy=policy, evidence=evidence, previous=previous, now=now, limits=limits, state=kept)
     if policy.mode is ThresholdMode.FIXED:
         return _fixed(case)
     if previous.batch_size != case.bounded(previous.batch_size):
-        return _into_bounds(case)
-    if case.state.trial:
-        return _during_trial(case, case.state.trial)
-    if not evidence.freshness.fresh:
-        return case.hold(HoldReason.NO_FRESH_EVIDENCE, evidence.freshness.message)
-    if case.since(previous.decided_at) < limits.dwell_seconds:
-        value = rule.describe(previous.batch_size)
-        return case.hold(HoldReason.DWELL, f"Changed to {value} less than {limits.dwell_seconds:.0f} s ago.")
-    return _by_measurement(case)
-
-
-def _own_trial(state: TunerState, previous: Decision, now: datetime, limits: Limits) -> TunerState:
-    """Drop a trial that somebody else's decision has replaced meanwhile."""
-    trial = state.trial
-    if trial and (previous.source is not ThresholdSource.EXPLORATION or previous.batch_size != trial.threshold):
-        return ended(state, now, limits)
-    return state
+        value = previous.batch_size
+        message = f"The last value, {rule.describe(value)}, is not between min {policy.min} and max {policy.max}."
+        return case.by_spec(case.bounded(value), message)
+    return _by_measurement(case) if fresh else _without_evidence(case)
 
 
 def _fixed(case: _Case) -> Verdict:
     previous = case.previous
     declared = case.policy.batch_size if case.policy.batch_size is not None else previous.batch_size
     message = f"The spec fixes {rule.describe(declared)}."
-    measured = previous.source in (ThresholdSource.MEASURED, ThresholdSource.EXPLORATION)
-    if previous.batch_size == declared and not measured:
-        return case.hold(HoldReason.FIXED, message)
-    return case.move(declared, ThresholdSource.SPEC, message)
+    if previous.batch_size == declared and previous.source is ThresholdSource.SPEC:
+        return case.hold(Outcome.FIXED, message, probe_permille=0)
+    return case.by_spec(declared, message)
 
 
-def _into_bounds(case: _Case) -> Move:
-    policy, value = case.policy, case.previous.batch_size
-    message = f"The last value, {rule.describe(value)}, is not between min {policy.min} and max {policy.max}."
-    return case.move(case.bounded(value), ThresholdSource.SPEC, message)
+def _without_evidence(case: _Case) -> Verdict:
+    """Hold, and after a while go back to what the spec declares, if it declares anything."""
+    declared, missing_since = case.policy.batch_size, case.state.missing_since
+    long_ago = missing_since is not None and case.since(missing_since) >= case.limits.fallback_seconds
+    if declared is None or not long_ago or case.previous.batch_size == declared:
+        return case.hold(Outcome.NO_FRESH_EVIDENCE, case.evidence.freshness.message, probe_permille=0)
+    message = (
+        f"Back to the spec's value: for {case.limits.fallback_seconds / 60:.0f} minutes there were no usable metrics. "
+        f"{case.evidence.freshness.message}"
+    )
+    return case.by_spec(declared, message)
 
 
 def _by_measurement(case: _Case) -> Verdict:
-    standing = case.previous.batch_size
-    comparison = case.compare(standing)
-    # A trial whose state was lost, by a restart, ends here like any other.
-    on_trial = case.previous.source is ThresholdSource.EXPLORATION
-    if comparison and (on_trial or comparison.gain >= case.limits.min_gain):
-        return _judged(case, comparison, standing)
-    trial = next_trial(case.policy, case.evidence, case.previous, case.state, case.now, case.limits)
-    if trial:
-        return _begin(case, trial)
-    if not case.evidence.recent_seconds:
-        return case.hold(HoldReason.IDLE, "Nothing was decoded lately.")
-    if comparison is None:
-        message = "At the present batch sizes only one mode has been measured, and no trial is due."
-        return case.hold(HoldReason.NOT_COMPARABLE, message)
-    message = f"{_rates(comparison.witness)} No other threshold gains enough over {rule.describe(standing)}."
-    return case.hold(HoldReason.BEST_KNOWN, message)
-
-
-def _begin(case: _Case, trial: Trial) -> Move:
-    known = case.at(trial.bucket).rate(trial.mode.other)
-    rate = f"{known.tokens_per_second:.0f} tokens/s {_words(trial.mode.other)}" if known else "nothing"
-    message = (
-        f"Trial at batch sizes {trial.bucket.label}, {_words(trial.mode)}, for at most "
-        f"{case.limits.longest_trial_seconds:.0f} s: so far only {rate} is known there. "
-        f"{rule.describe(trial.base)} was in force before. {case.age}"
+    drifts = drift.find(case.evidence.cells, case.state.drifts(case.now))
+    case = replace(case, state=case.state.with_drifts(drifts, case.now))
+    estimator = Estimator(case.evidence.cells, drifts, case.limits)
+    present = load.present(case.evidence.cells, case.limits)
+    comparison = compare(
+        estimator,
+        present,
+        low=case.policy.min,
+        high=case.policy.max,
+        standing=case.previous.batch_size,
+        seen=load.seen(case.evidence.cells) if present else (1, 1),
     )
-    return case.move(trial.threshold, ThresholdSource.EXPLORATION, message, started(case.state, trial))
 
-
-def _during_trial(case: _Case, trial: Trial) -> Verdict:
-    """Wait for the trial's evidence, then judge from where the trial came; give up after its longest time."""
-    lasted, fresh, item = case.since(trial.started_at), case.evidence.freshness.fresh, case.at(trial.bucket)
-    measured = fresh and len(known_modes(item, case.limits)) == len(Mode)
-    left = fresh and not busy(item, case.evidence, case.limits)
-    if lasted < (case.limits.dwell_seconds if measured or left else case.limits.longest_trial_seconds):
-        message = (
-            f"Measuring batch sizes {trial.bucket.label} {_words(trial.mode)} since {lasted:.0f} s; "
-            f"{rule.describe(trial.base)} was in force before."
+    def probe_permille(threshold: int) -> int:
+        scene = probing.Scene(
+            policy=case.policy,
+            evidence=case.evidence,
+            estimator=estimator,
+            load=present,
+            threshold=threshold,
+            limits=case.limits,
         )
-        return case.hold(HoldReason.TRIAL, message if fresh else f"{message} {case.evidence.freshness.message}")
-    base = case.bounded(trial.base)
-    comparison = case.compare(base) if measured else None
-    if comparison:
-        return _judged(case, comparison, base)
-    why = " The load moved on." if left else "" if fresh else f" {case.evidence.freshness.message}"
-    message = (
-        f"Back from a trial: too little was measured at batch sizes {trial.bucket.label} {_words(trial.mode)} in "
-        f"{lasted:.0f} s.{why}"
+        return probing.share(scene, case.previous.probe_permille)
+
+    outcome, message = _judge(case, comparison, idle=not present)
+    if comparison is None or outcome is not Outcome.MOVED:
+        return case.hold(outcome, message, probe_permille=probe_permille(case.previous.batch_size))
+    decision = Decision(
+        batch_size=comparison.best,
+        source=ThresholdSource.MEASURED,
+        decided_at=case.now,
+        message=message,
+        probe_permille=probe_permille(comparison.best),
+        evidence=wording.rates(comparison, case.evidence),
     )
-    return case.move(base, trial.base_source, message)
+    return case.move(decision, replace(case.state, moves=(*case.state.moves, case.now)))
 
 
-def _judged(case: _Case, comparison: Comparison, standing: int) -> Move:
-    """Go where the comparison points, or to `standing` where the gain is too small; says so if this ends a trial."""
-    enough = comparison.gain >= case.limits.min_gain
-    target, current = comparison.best if enough else standing, case.previous.batch_size
-    outcome = ""
-    if case.previous.source is ThresholdSource.EXPLORATION:
-        kind = "Kept after" if target == current else "Back from" if target == standing else "Found by"
-        outcome = f"{kind} a trial. "
-    gain = _gain(comparison, standing, enough)
-    return case.move(target, ThresholdSource.MEASURED, f"{outcome}{_rates(comparison.witness)} {gain} {case.age}")
-
-
-def _words(mode: Mode) -> str:
-    return "drafting" if mode is Mode.ON else "not drafting"
-
-
-def _rates(pair: Pair) -> str:
-    return f"At batch sizes {pair.bucket.label}: {pair.on:.0f} tokens/s drafting, {pair.off:.0f} tokens/s not drafting."
-
-
-def _gain(comparison: Comparison, standing: int, enough: bool) -> str:
-    if comparison.best == standing:
-        return f"No threshold does better than {rule.describe(standing)}."
-    return (
-        f"{rule.describe(comparison.best)} instead of {rule.describe(standing)} gains "
-        f"{'up to ' if comparison.at_worst else ''}{100 * comparison.gain:.1f} % at the present load"
-        f"{'' if enough else ', too little for a change'}."
-    )
+def _judge(case: _Case, comparison: Comparison | None, *, idle: bool) -> tuple[Outcome, str]:
+    """Say whether to move, and why or why not."""
+    limits, standing = case.limits, case.previous.batch_size
+    if idle:
+        return Outcome.IDLE, "Nothing was decoded lately."
+    if comparison is None:
+        return Outcome.NOT_COMPARABLE, "At the present batch sizes only one mode has been measured so far."
+    message = wording.explanation(comparison, standing, case.evidence.age_seconds(case.now), limits)
+    worth = [gain for gain in (comparison.load_gain, comparison.span_gain) if gain.value >= limits.min_gain]
+    if not worth:
+        return Outcome.BEST_KNOWN, message
+    surely = max(gain.value - limits.deviations * gain.deviation for gain in worth)
+    if surely <= 0:
+        return Outcome.UNSURE, message
+    emergency, moves = surely >= limits.emergency_gain, len(case.state.moves)
+    if case.dwells and not emergency:
+        return Outcome.DWELL, f"The last change is less than {limits.dwell_seconds:.0f} s ago. {message}"
+    if moves >= limits.moves_an_hour * (2 if emergency else 1):
+        return Outcome.TOO_MANY_MOVES, f"{moves} changes within an hour are enough. {message}"
+    return Outcome.MOVED, message

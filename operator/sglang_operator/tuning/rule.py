@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sglang_operator.api.names import THRESHOLD_MAX
-from sglang_operator.tuning.samples import BUCKETS, Bucket
+from sglang_operator.tuning.samples import BUCKETS, Mode
 
 ALWAYS = 0
 NEVER = 1
@@ -25,22 +25,9 @@ def clamp(threshold: int, *, low: int, high: int) -> int:
     return high if threshold == ALWAYS else min(max(threshold, low), high)
 
 
-def drafting_share(threshold: int, bucket: Bucket) -> float:
-    """Part of a bucket's batch sizes at which the server drafts, 0 to 1; all sizes count alike.
-
-    The open last bucket has no end to measure by: it counts as drafting wholly once the threshold is above its start.
-    """
-    if threshold == ALWAYS:
-        return 1.0
-    if bucket.high is None:
-        return 1.0 if threshold > bucket.low else 0.0
-    size = bucket.high - bucket.low + 1
-    return min(max(threshold - bucket.low, 0), size) / size
-
-
-def above(bucket: Bucket) -> int:
-    """Return the smallest threshold that drafts in the whole bucket."""
-    return THRESHOLD_MAX if bucket.high is None else bucket.high + 1
+def mode(threshold: int, batch_size: float) -> Mode:
+    """Return the mode that a threshold chooses at a batch size, which may be a mean."""
+    return Mode.ON if threshold == ALWAYS or batch_size < threshold else Mode.OFF
 
 
 def candidates(*, low: int, high: int) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Metric samples as the tuner sees them: one number a pod, mode and batch-size bucket, with its age.
+"""Metric samples as the tuner sees them: sums a pod, mode, batch-size bucket and window of time.
 
 Prometheus answers in text. `assemble` is the only way from that text to numbers, and it is strict: what isn't a
 finite number of at least zero, an engine bucket or a mode, or carries no pod name, is left out and counted.
@@ -56,29 +56,84 @@ _NUMBER = re.compile(r"[+]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?", re.ASCII)
 _LAST_SECOND = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
 
 
+@dataclass(frozen=True)
+class Window:
+    """Time from `age_seconds` + `length_seconds` ago to `age_seconds` ago."""
+
+    age_seconds: int
+    length_seconds: int
+
+    @property
+    def label(self) -> str:
+        """The window's name in queries and answers."""
+        return f"{self.age_seconds}+{self.length_seconds}"
+
+    @property
+    def oldest_seconds(self) -> int:
+        """Age of its beginning."""
+        return self.age_seconds + self.length_seconds
+
+    @property
+    def middle_seconds(self) -> float:
+        """Age of its middle."""
+        return self.age_seconds + self.length_seconds / 2
+
+
+WINDOWS: tuple[Window, ...] = (Window(0, 30), Window(30, 60), Window(90, 210), Window(300, 600))
+"""The evidence by age, newest first. They meet and don't overlap, so that each step counts once."""
+
+SPARSE = Window(0, 90)
+"""Stands for the first two windows where scrapes are too far apart for two of them in 30 seconds."""
+
+PROBES = Window(0, 900)
+"""The time over which the cost of probing is added up."""
+
+_WINDOW_BY_LABEL = {window.label: window for window in (*WINDOWS, SPARSE, PROBES)}
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModeSample:
-    """What one pod did in one mode and bucket: back-to-back decode steps only, so tokens / seconds is a rate."""
+    """What one pod did in one mode, bucket and window: sums over its counted steps, all of them above zero.
+
+    Counted are back-to-back decode steps, so tokens / seconds is a rate of decoding.
+    """
 
     namespace: str
     pod: str
     mode: Mode
     bucket: Bucket
+    window: Window
+    steps: float
+    requests: float
+    """Batch sizes added up: requests / steps is the mean batch."""
     tokens: float
     seconds: float
-    recent_seconds: float
-    """Seconds of these within the recent window: what the pod is busy with now."""
+    seconds_squared: float | None = None
+    """Squares of the steps' seconds added up, for their spread; None where the server doesn't tell."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeSample:
+    """How many steps one pod ran in `mode` for the sake of probing, within the window `PROBES`."""
+
+    namespace: str
+    pod: str
+    mode: Mode
+    bucket: Bucket
+    steps: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class PodLoad:
-    """The newest sample of one pod: when it was taken and how many requests were running."""
+    """The newest sample of one pod: when it was taken, and how many requests were running and waiting."""
 
     namespace: str
     pod: str
     sampled_at: datetime
     running_requests: float | None
     """Requests that were running, or None where the server says nothing about it."""
+    queued_requests: float | None = None
+    """Requests that waited all through the last minute, or None likewise."""
     series: str = ""
     """Name of the series that the sample belongs to, in the spelling that Prometheus stores."""
 
@@ -90,6 +145,7 @@ class Ignored:
     no_pod: int = 0
     unknown_bucket: int = 0
     unknown_mode: int = 0
+    unknown_window: int = 0
     bad_number: int = 0
 
 
@@ -99,6 +155,7 @@ class MetricsSnapshot:
 
     taken_at: datetime
     modes: tuple[ModeSample, ...] = field(default=())
+    probes: tuple[ProbeSample, ...] = field(default=())
     loads: tuple[PodLoad, ...] = field(default=())
     ignored: Ignored = field(default=Ignored())
 
@@ -112,6 +169,7 @@ class Row:
     pod: str = ""
     mode: str = ""
     batch_size: str = ""
+    window: str = ""
     series: str = ""
 
 
@@ -119,11 +177,15 @@ class Row:
 class Answers:
     """The answers to the queries of `tuning.queries.Queries`, field by field."""
 
+    steps: tuple[Row, ...] = ()
+    requests: tuple[Row, ...] = ()
     tokens: tuple[Row, ...] = ()
     seconds: tuple[Row, ...] = ()
-    recent_seconds: tuple[Row, ...] = ()
+    seconds_squared: tuple[Row, ...] = ()
+    probe_steps: tuple[Row, ...] = ()
     sampled_at: tuple[Row, ...] = ()
     running_requests: tuple[Row, ...] = ()
+    queued_requests: tuple[Row, ...] = ()
 
 
 def parse_bucket(label: str) -> Bucket | None:
@@ -134,6 +196,11 @@ def parse_bucket(label: str) -> Bucket | None:
 def parse_mode(label: str) -> Mode | None:
     """Return the mode with exactly this label, or None."""
     return Mode(label) if label in tuple(Mode) else None
+
+
+def parse_window(label: str) -> Window | None:
+    """Return the window with exactly this label, or None."""
+    return _WINDOW_BY_LABEL.get(label)
 
 
 def parse_number(text: str) -> float | None:
@@ -147,28 +214,37 @@ def parse_number(text: str) -> float | None:
 def assemble(answers: Answers, *, taken_at: datetime) -> MetricsSnapshot:
     """Turn the answers of one pass into samples.
 
-    A pod's mode and bucket needs both tokens and seconds to count, since one without the other is no rate. Its
-    recent seconds may be missing: then it did nothing lately.
+    A pod's mode, bucket and window needs steps, requests, tokens and seconds, all above zero, to count: with one of
+    them missing there is no rate at a known batch size.
     """
     ignored: Counter[str] = Counter()
-    tokens = _by_mode(answers.tokens, ignored)
-    seconds = _by_mode(answers.seconds, ignored)
-    recent = _by_mode(answers.recent_seconds, ignored)
+    steps, requests, tokens, seconds, squares = (
+        _by_mode(rows, ignored)
+        for rows in (answers.steps, answers.requests, answers.tokens, answers.seconds, answers.seconds_squared)
+    )
     modes = tuple(
         ModeSample(
             namespace=key.namespace,
             pod=key.pod,
             mode=key.mode,
             bucket=key.bucket,
+            window=key.window,
+            steps=steps[key],
+            requests=requests[key],
             tokens=tokens[key],
             seconds=seconds[key],
-            recent_seconds=recent.get(key, 0.0),
+            seconds_squared=squares.get(key),
         )
-        for key in tokens
-        if key in seconds
+        for key in steps
+        if key.window != PROBES and all(sums.get(key, 0.0) > 0 for sums in (steps, requests, tokens, seconds))
     )
-    loads = _loads(answers.sampled_at, answers.running_requests, ignored)
-    return MetricsSnapshot(taken_at=taken_at, modes=modes, loads=loads, ignored=Ignored(**ignored))
+    probes = tuple(
+        ProbeSample(namespace=key.namespace, pod=key.pod, mode=key.mode, bucket=key.bucket, steps=number)
+        for key, number in _by_mode(answers.probe_steps, ignored).items()
+        if key.window == PROBES and number > 0
+    )
+    loads = _loads(answers, ignored)
+    return MetricsSnapshot(taken_at=taken_at, modes=modes, probes=probes, loads=loads, ignored=Ignored(**ignored))
 
 
 @dataclass(frozen=True)
@@ -177,36 +253,34 @@ class _Key:
     pod: str
     mode: Mode
     bucket: Bucket
+    window: Window
 
 
 def _by_mode(rows: Iterable[Row], ignored: Counter[str]) -> dict[_Key, float]:
     numbers: dict[_Key, float] = {}
     for row in rows:
         mode, bucket, number = parse_mode(row.mode), parse_bucket(row.batch_size), parse_number(row.value)
+        window = parse_window(row.window)
         if not (row.namespace and row.pod):
             ignored["no_pod"] += 1
         elif bucket is None:
             ignored["unknown_bucket"] += 1
         elif mode is None:
             ignored["unknown_mode"] += 1
+        elif window is None:
+            ignored["unknown_window"] += 1
         elif number is None:
             ignored["bad_number"] += 1
         else:
-            key = _Key(row.namespace, row.pod, mode, bucket)
+            key = _Key(row.namespace, row.pod, mode, bucket, window)
             numbers[key] = max(number, numbers.get(key, 0.0))
     return numbers
 
 
-def _loads(sampled: Iterable[Row], running: Iterable[Row], ignored: Counter[str]) -> tuple[PodLoad, ...]:
-    requests: dict[tuple[str, str], float] = {}
-    for row in running:
-        number = parse_number(row.value)
-        if number is None:
-            ignored["bad_number"] += 1
-        else:
-            requests[row.namespace, row.pod] = number
+def _loads(answers: Answers, ignored: Counter[str]) -> tuple[PodLoad, ...]:
+    running, queued = (_by_pod(rows, ignored) for rows in (answers.running_requests, answers.queued_requests))
     newest: dict[tuple[str, str], PodLoad] = {}
-    for row in sampled:
+    for row in answers.sampled_at:
         number = parse_number(row.value)
         key = (row.namespace, row.pod)
         if not all(key):
@@ -218,10 +292,22 @@ def _loads(sampled: Iterable[Row], running: Iterable[Row], ignored: Counter[str]
                 namespace=row.namespace,
                 pod=row.pod,
                 sampled_at=datetime.fromtimestamp(number, UTC),
-                running_requests=requests.get(key),
+                running_requests=running.get(key),
+                queued_requests=queued.get(key),
                 series=row.series,
             )
             known = newest.get(key)
             if known is None or (known.sampled_at, known.series) < (load.sampled_at, load.series):
                 newest[key] = load
     return tuple(newest.values())
+
+
+def _by_pod(rows: Iterable[Row], ignored: Counter[str]) -> dict[tuple[str, str], float]:
+    numbers: dict[tuple[str, str], float] = {}
+    for row in rows:
+        number = parse_number(row.value)
+        if number is None:
+            ignored["bad_number"] += 1
+        else:
+            numbers[row.namespace, row.pod] = number
+    return numbers

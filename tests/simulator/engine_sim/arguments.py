@@ -11,13 +11,15 @@ import json
 from typing import Any
 
 THRESHOLD_FIELD = "speculative_disable_batch_threshold"
+PROBE_FIELD = "speculative_probe_permille"
+OFF_PATH_FIELD = "speculative_off_path"
 
 
 @dataclasses.dataclass(frozen=True)
 class EngineArguments:
     """SGLang's arguments as the simulation uses them, and facts of the tree that parsed them.
 
-    threshold: None if the tree has no such field, that is, if it is not patched.
+    threshold, probe_permille, off_path: None if the tree has no such field, that is, if it is not patched.
     inactive_reason: why the patch can't act on this server, by its own judgement; None if it can, or is not there.
     num_steps: drafted tokens in a chain, None if not given.
     numeric_updates: /set_internal_state takes only numbers (a type of the HTTP layer, from 0.5.16 on).
@@ -44,6 +46,8 @@ class EngineArguments:
     speculative_algorithm: str | None
     num_steps: int | None
     threshold: int | None
+    probe_permille: int | None
+    off_path: str | None
     inactive_reason: str | None
     release: str
     tree: str

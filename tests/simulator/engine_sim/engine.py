@@ -12,15 +12,15 @@ from collections import deque
 from collections.abc import AsyncIterator
 from typing import Any
 
-from engine_sim.acceptance import AcceptanceTable, mean_for_chain
-from engine_sim.arguments import THRESHOLD_FIELD, EngineArguments
+from engine_sim.arguments import PROBE_FIELD, THRESHOLD_FIELD, EngineArguments
 from engine_sim.clock import Clock
-from engine_sim.curves import Curve, Mode
 from engine_sim.faults import Faults
 from engine_sim.metrics import Metrics
 from engine_sim.patch import Patched, PatchedControl, PatchRuntime, Unpatched, UpdateRefused
 from engine_sim.scheduler import Hooks, Job, Limits, Outcome, Scheduler
 from engine_sim.settings import Settings
+from sglang_operator.simulate.curves.acceptance import AcceptanceTable, mean_for_chain
+from sglang_operator.simulate.curves.curve import Curve, Mode
 
 _MAX_LAG_SECONDS = 0.25
 _THROUGHPUT_STEPS = 40
@@ -55,7 +55,7 @@ class Ticket:
 
 
 class RankGroup:
-    """One scheduler, its live threshold, and the task that lets its time pass."""
+    """One scheduler, its live settings, and the task that lets its time pass."""
 
     def __init__(
         self,
@@ -67,8 +67,9 @@ class RankGroup:
         index: int,
     ) -> None:
         self.index = index
-        self.threshold = arguments.threshold
         self.late_seconds = 0.0
+        settled = {THRESHOLD_FIELD: arguments.threshold, PROBE_FIELD: arguments.probe_permille}
+        self._live = {name: value for name, value in settled.items() if value is not None}
         self._overrides: dict[str, Any] = {}
         self._arguments = arguments
         self._metrics = metrics
@@ -134,9 +135,8 @@ class RankGroup:
             "effective_max_running_requests_per_dp": self.scheduler.limits.max_running,
             "last_gen_throughput": self.tokens_per_second,
             **self._overrides,
+            **self._live,
         }
-        if self.threshold is not None:
-            state[THRESHOLD_FIELD] = self.threshold
         if self.scheduler.accept_length is not None:
             state["avg_spec_accept_length"] = self.scheduler.accept_length
         if self.control is not None:
@@ -145,7 +145,7 @@ class RankGroup:
 
     def check_update(self, key: str, value: object) -> None:
         """Judge one key of a live update as this release's scheduler does. Raises UpdateRefused with the reason."""
-        if key == THRESHOLD_FIELD and self.control is not None:
+        if key in self._live and self.control is not None:
             self.control.check(key, value)
         elif key == "pp_max_micro_batch_size":
             largest = self.scheduler.limits.max_running
@@ -156,16 +156,18 @@ class RankGroup:
 
     def apply_update(self, key: str, value: Any) -> None:
         """Put one key of a checked live update into force, from the next step on."""
-        if key == THRESHOLD_FIELD:
-            self.threshold = value
+        if key in self._live:
+            self._live[key] = value
         else:
             self._overrides[key] = value
 
     def _patched_hooks(self, runtime: PatchRuntime) -> Patched:
         return Patched(
             runtime,
-            read_threshold=lambda: self.threshold or 0,
+            read_threshold=lambda: self._live.get(THRESHOLD_FIELD, 0),
+            read_permille=lambda: self._live.get(PROBE_FIELD, 0),
             num_steps=self._arguments.num_steps or _DEFAULT_STEPS,
+            off_path=self._arguments.off_path or "auto",
             collector=self._metrics.patch_collector(self.index) if self._arguments.enable_metrics else None,
         )
 

@@ -62,7 +62,11 @@ async def set_internal_state(request: web.Request) -> web.Response:
     engine = request.app[ENGINE]
     if engine.faults.hang_updates:
         await hang()
-    updates = _updates(engine, await json_object(request))
+    body = await json_object(request)
+    updates = _updates(engine, body)
+    problem = _request_problem(engine, body["server_args"])
+    if problem is not None:
+        return web.json_response({"detail": problem}, status=400)
     taken = [_apply(engine, group, updates) for group in engine.groups]
     lies = engine.arguments.answers_true_always or engine.faults.lie_about_updates
     return web.json_response([True] * len(taken) if lies else taken)
@@ -139,6 +143,12 @@ def _updates(engine: Engine, body: dict[str, Any]) -> dict[str, Any]:
         return dict(_NUMBERS.validate_python(updates))
     except pydantic.ValidationError as error:
         raise BadRequest(f"server_args: {error}") from error
+
+
+def _request_problem(engine: Engine, updates: dict[str, Any]) -> str | None:
+    """What the patch has against the values as they were sent, before anything turned them into numbers."""
+    control = engine.groups[0].control
+    return None if control is None else control.request_problem(updates)
 
 
 def _apply(engine: Engine, group: RankGroup, updates: dict[str, Any]) -> bool:

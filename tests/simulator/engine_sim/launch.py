@@ -24,7 +24,7 @@ from types import FrameType
 from typing import Any, NoReturn
 from unittest import mock
 
-from engine_sim.arguments import THRESHOLD_FIELD, EngineArguments, masked_json
+from engine_sim.arguments import OFF_PATH_FIELD, PROBE_FIELD, THRESHOLD_FIELD, EngineArguments, masked_json
 from engine_sim.patch import RUNTIME_DIRECTORY, load_runtime
 from engine_sim.settings import Resolution, SettingsError, settings_from_environment
 from engine_sim.tree_traits import answers_true_always, takes_only_numbers
@@ -74,6 +74,8 @@ def parse(argv: list[str], resolution: Resolution) -> EngineArguments:
         speculative_algorithm=view.speculative_algorithm,
         num_steps=view.speculative_num_steps,
         threshold=getattr(view, THRESHOLD_FIELD, None),
+        probe_permille=getattr(view, PROBE_FIELD, None),
+        off_path=getattr(view, OFF_PATH_FIELD, None),
         inactive_reason=_inactive_reason(tree, record),
         release=__version__,
         tree=str(tree),

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from engine_sim.curves import Mode
+from sglang_operator.simulate.curves.curve import Mode
 
 RUNTIME_DIRECTORY = "srt/speculative/specpatch"
 _loaded = itertools.count(1)
@@ -72,7 +72,8 @@ class Unpatched:
 class Patched:
     """Hooks that call the patch's runtime.
 
-    read_threshold: the live value. num_steps: drafted tokens while drafting.
+    read_threshold, read_permille: the live values. num_steps: drafted tokens while drafting.
+    off_path: as on the command line; there is no worker here that could speak against a decode step.
     collector: stands for SGLang's metrics collector (`labels`, `_counter_cls`, `_gauge_cls`), or None without metrics.
     """
 
@@ -81,13 +82,17 @@ class Patched:
         runtime: PatchRuntime,
         *,
         read_threshold: Callable[[], int],
+        read_permille: Callable[[], int],
         num_steps: int,
+        off_path: str,
         collector: SimpleNamespace | None,
     ) -> None:
         rules = importlib.import_module(f"{runtime.__name__}.threshold")
         hooks = importlib.import_module(f"{runtime.__name__}.hooks")
-        policy = rules.ThresholdPolicy(rules.ConfiguredSteps(num_steps), read_threshold, lambda: None)
-        self.patch: Any = hooks.SpecPatch(policy)
+        live = rules.LiveSettings(read_threshold, read_permille)
+        policy = rules.ThresholdPolicy(rules.ConfiguredSteps(num_steps), live, lambda: None)
+        reason = f"chosen by --speculative-off-path {off_path}" if off_path == "zero-step" else None
+        self.patch: Any = hooks.SpecPatch(policy, "Decode" if reason is None else "ZeroStep", reason)
         self.patch.ensure_publisher(SimpleNamespace(current_scheduler_metrics_enabled=True), collector)
 
     def mode(self, batch_size: int) -> Mode:
@@ -128,6 +133,11 @@ class PatchedControl:
     ) -> None:
         self._runtime = runtime
         self._scheduler = SimpleNamespace(draft_worker=_Worker(hooks, inactive_reason) if drafts else None)
+
+    def request_problem(self, updates: dict[str, Any]) -> str | None:
+        """Why the HTTP layer answers a live update with 400, in the patch's words, or None."""
+        problem = importlib.import_module(f"{self._runtime.__name__}.settings").update_refusal(updates)
+        return None if problem is None else f"Live update refused: {problem}"
 
     def check(self, key: str, value: object) -> None:
         """Raises UpdateRefused with the patch's sentence."""

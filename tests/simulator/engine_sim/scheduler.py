@@ -15,8 +15,8 @@ import enum
 from collections import deque
 from typing import Protocol
 
-from engine_sim.acceptance import AcceptanceTable
-from engine_sim.curves import Curve, Mode
+from sglang_operator.simulate.curves.acceptance import AcceptanceTable
+from sglang_operator.simulate.curves.curve import Curve, Mode
 
 _WINDOW_STEPS = 40  # SGLang logs and exports decode statistics every 40 steps
 

@@ -8,10 +8,10 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
-from engine_sim.curve_csv import curve_from_csv
-from engine_sim.curve_families import MEASURED_ACCEPT_LENGTH, curve_by_name
-from engine_sim.curves import Curve, CurveError
 from engine_sim.faults import Faults, faults_from_text
+from sglang_operator.simulate.curves.csvfile import curve_from_csv
+from sglang_operator.simulate.curves.curve import Curve, CurveError
+from sglang_operator.simulate.curves.families import MEASURED_ACCEPT_LENGTH, curve_by_name
 
 PREFIX = "SGLANG_SIM_"
 _HEALTH_VARIABLE = "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION"

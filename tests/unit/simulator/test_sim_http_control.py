@@ -10,16 +10,17 @@ import aiohttp
 import pytest
 from simulated_engine import Running, Starter
 
-from engine_sim.curve_families import curve_by_name
-from engine_sim.curves import Mode
+from sglang_operator.simulate.curves.curve import Mode
+from sglang_operator.simulate.curves.families import curve_by_name
 
 FIELD = "speculative_disable_batch_threshold"
+PROBE = "speculative_probe_permille"
 
 
-async def threshold(engine: Running) -> list[object]:
-    """The threshold that each rank group reports."""
+async def threshold(engine: Running, field: str = FIELD) -> list[object]:
+    """The threshold, or another setting, that each rank group reports."""
     _, info = await engine.get("/server_info")
-    return [state.get(FIELD) for state in info["internal_states"]]
+    return [state.get(field) for state in info["internal_states"]]
 
 
 async def update(engine: Running, **values: object) -> tuple[int, object]:
@@ -38,16 +39,26 @@ async def test_server_info_says_what_the_patch_says(start: Starter) -> None:
     for path in ("/server_info", "/get_server_info"):
         _, info = await engine.get(path)
         (state,) = info["internal_states"]
-        assert state[FIELD] == 8
+        assert (state[FIELD], state[PROBE]) == (8, 0)
         assert state["specpatch"] == {
-            "generation": 1,
+            "generation": 2,
             "release": "0.5.23",
             "active": True,
             "inactive_reason": None,
-            "off_path": "ZeroStep",
+            "off_path": "Decode",
+            "off_path_reason": None,
         }
         assert state["effective_max_running_requests_per_dp"] == 64
         assert (info["version"], info["tp_size"], info["status"]) == ("0.5.23", 8, "ready")
+
+
+async def test_the_off_path_is_what_the_flag_says(start: Starter) -> None:
+    engine = await start(off_path="zero-step")
+    _, info = await engine.get("/server_info")
+    patch = info["internal_states"][0]["specpatch"]
+    assert patch["off_path"] == "ZeroStep"
+    assert patch["off_path_reason"] == "chosen by --speculative-off-path zero-step"
+    assert await engine.sample("sglang:spec_off_path", path="ZeroStep") == 1
 
 
 async def test_a_live_update_is_taken_and_read_back(start: Starter) -> None:
@@ -60,11 +71,44 @@ async def test_a_live_update_is_taken_and_read_back(start: Starter) -> None:
     assert await engine.sample("sglang:spec_disable_batch_threshold") == 1_000_000
 
 
-@pytest.mark.parametrize("value", [-1, 1_000_001, 8.0, 1e300])
-async def test_a_bad_value_is_refused_and_changes_nothing(start: Starter, value: object) -> None:
-    engine = await start()
-    assert await update(engine, **{FIELD: value}) == (200, [False])
+@pytest.mark.parametrize("field", [FIELD, PROBE])
+@pytest.mark.parametrize("value", [-1, 1_000_001, 8.0, 1e300, "12", True])
+@pytest.mark.parametrize("numeric_updates", [True, False])
+async def test_a_bad_value_is_refused_and_changes_nothing(
+    start: Starter, field: str, value: object, numeric_updates: bool
+) -> None:
+    engine = await start(numeric_updates=numeric_updates)
+    status, answer = await update(engine, **{FIELD: 12, PROBE: 30, field: value})
+    assert status == 400
+    assert isinstance(answer, dict)
+    assert answer["detail"].startswith(f"Live update refused: {field} must be")
     assert await threshold(engine) == [8]
+    assert await threshold(engine, PROBE) == [0]
+
+
+async def test_both_settings_are_taken_in_one_update(start: Starter) -> None:
+    engine = await start(dp_size=2)
+    assert await update(engine, **{FIELD: 12, PROBE: 30}) == (200, [True, True])
+    assert await threshold(engine) == [12, 12]
+    assert await threshold(engine, PROBE) == [30, 30]
+    assert await update(engine, **{PROBE: 0}) == (200, [True, True])
+    assert await threshold(engine) == [12, 12]
+
+
+async def test_probes_show_in_the_counters(start: Starter) -> None:
+    engine = await start()
+    assert await engine.sample("sglang:spec_probe_steps_total") == 0, "there before the first request"
+    await update(engine, **{PROBE: 500})
+    await load(engine, 4, 200)
+    where = {"mode": "off", "batch_size": "3-4"}
+    probes = await engine.sample("sglang:spec_probe_steps_total", **where) or 0
+    counted = await engine.sample("sglang:spec_mode_steps_total", **where) or 0
+    assert probes >= 8
+    assert 0 < counted < probes
+    assert await engine.sample("sglang:spec_mode_requests_total", **where) == pytest.approx(4 * counted, abs=counted)
+    assert await engine.sample("sglang:spec_probe_steps_total", mode="on") == 0
+    assert await engine.sample("sglang:spec_probe_permille") == 500
+    assert await engine.sample("sglang:spec_mode_transitions_total") == 0
 
 
 @pytest.mark.parametrize("value", ["eight", None, [8]])
@@ -75,14 +119,10 @@ async def test_what_is_no_number_is_refused_by_the_http_layer(start: Starter, va
     assert await threshold(engine) == [8]
 
 
-async def test_text_that_is_a_number_becomes_one_where_the_release_types_it(start: Starter) -> None:
+async def test_text_that_is_a_number_becomes_one_for_sglangs_own_keys(start: Starter) -> None:
     engine = await start()
-    assert await update(engine, **{FIELD: "12"}) == (200, [True])
-    assert await threshold(engine) == [12]
-    untyped = await start(numeric_updates=False)
-    assert await update(untyped, **{FIELD: "12"}) == (200, [False])
-    assert await update(untyped, **{FIELD: True}) == (200, [False])
-    assert await threshold(untyped) == [8]
+    assert await update(engine, pp_max_micro_batch_size="12") == (200, [True])
+    assert await threshold(engine, "pp_max_micro_batch_size") == [12]
 
 
 async def test_one_bad_key_refuses_all(start: Starter) -> None:
@@ -97,7 +137,7 @@ async def test_one_bad_key_refuses_all(start: Starter) -> None:
 
 async def test_the_oldest_release_says_true_when_it_refuses(start: Starter) -> None:
     engine = await start(answers_true_always=True, numeric_updates=False)
-    assert await update(engine, **{FIELD: -1}) == (200, [True])
+    assert await update(engine, **{FIELD: 12, "no_such_key": 1}) == (200, [True])
     assert await threshold(engine) == [8]
 
 
@@ -123,7 +163,7 @@ async def test_an_inactive_patch_says_why_and_goes_on_drafting(start: Starter) -
 
 
 async def test_an_unpatched_tree_knows_no_threshold(start: Starter, tmp_path: Path) -> None:
-    engine = await start(tree=str(tmp_path / "elsewhere"), threshold=None)
+    engine = await start(tree=str(tmp_path / "elsewhere"), threshold=None, probe_permille=None, off_path=None)
     _, info = await engine.get("/server_info")
     assert FIELD not in info["internal_states"][0]
     assert "specpatch" not in info["internal_states"][0]
@@ -135,8 +175,8 @@ async def test_data_parallel_groups_are_reported_and_set_together(start: Starter
     assert await update(engine, **{FIELD: 5}) == (200, [True, True])
     assert await threshold(engine) == [5, 5]
     await load(engine, 8, 40)
-    assert await engine.sample("sglang:spec_mode_tokens_total", dp_rank="0") is not None
-    assert await engine.sample("sglang:spec_mode_tokens_total", dp_rank="1") is not None
+    for rank in ("0", "1"):
+        assert (await engine.sample("sglang:spec_mode_tokens_total", dp_rank=rank) or 0) > 0
     _, info = await engine.get("/server_info")
     assert info["internal_states"][0]["effective_max_running_requests_per_dp"] == 32
 
@@ -145,7 +185,7 @@ async def test_the_mode_follows_batch_size_and_shows_in_the_counters(start: Star
     engine = await start()
     await load(engine, 4, 60)
     assert (await engine.sample("sglang:spec_mode_steps_total", mode="on", batch_size="3-4") or 0) > 5
-    assert await engine.sample("sglang:spec_mode_steps_total", mode="off") is None
+    assert await engine.sample("sglang:spec_mode_steps_total", mode="off") == 0
     await load(engine, 16, 60)
     assert (await engine.sample("sglang:spec_mode_steps_total", mode="off", batch_size="13-16") or 0) > 5
     assert (await engine.sample("sglang:spec_mode_transitions_total", to="off") or 0) >= 1

@@ -15,9 +15,10 @@ import aiohttp
 from simulated_engine import eventually
 
 import engine_sim
+import sglang_operator
 from engine_sim.arguments import EngineArguments
 
-SIMULATOR = str(Path(engine_sim.__path__[0]).parent)
+IMAGE_PATH = os.pathsep.join(str(Path(package.__path__[0]).parent) for package in (engine_sim, sglang_operator))
 
 
 @asynccontextmanager
@@ -33,7 +34,7 @@ async def served(arguments: EngineArguments, **environment: str) -> AsyncIterato
             "engine_sim.serve",
             "--arguments-fd",
             str(descriptor),
-            env={**os.environ, "PYTHONPATH": SIMULATOR, "SGLANG_SIM_LOAD_SECONDS": "0", **environment},
+            env={**os.environ, "PYTHONPATH": IMAGE_PATH, "SGLANG_SIM_LOAD_SECONDS": "0", **environment},
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             pass_fds=(descriptor,),

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
-from engine_sim.acceptance import AcceptanceTable
 from engine_sim.clock import VirtualEngine
-from engine_sim.curve_families import curve_by_name
-from engine_sim.curves import Mode
 from engine_sim.patch import RUNTIME_DIRECTORY, Patched, Unpatched, load_runtime
 from engine_sim.scheduler import Hooks, Job, Kind, Limits, Scheduler
+from sglang_operator.simulate.curves.acceptance import AcceptanceTable
+from sglang_operator.simulate.curves.curve import Mode
+from sglang_operator.simulate.curves.families import curve_by_name
 
 LIMITS = Limits(max_running=256, max_total_tokens=1_000_000, chunked_prefill_tokens=8192)
 
@@ -155,7 +155,7 @@ def test_every_request_gets_exactly_its_tokens(
 class Ledger:
     """The patch's counters under virtual time."""
 
-    def __init__(self, tree: Path, threshold: int) -> None:
+    def __init__(self, tree: Path, threshold: int, permille: int = 0) -> None:
         runtime = load_runtime(tree / RUNTIME_DIRECTORY)
         assert runtime is not None
         self.threshold = threshold
@@ -165,15 +165,22 @@ class Ledger:
             _counter_cls=lambda **options: Counter(**options, registry=self._registry),
             _gauge_cls=lambda **options: Gauge(**options, registry=self._registry),
         )
-        self.hooks = Patched(runtime, read_threshold=lambda: self.threshold, num_steps=3, collector=collector)
+        self.hooks = Patched(
+            runtime,
+            read_threshold=lambda: self.threshold,
+            read_permille=lambda: permille,
+            num_steps=3,
+            off_path="zero-step",
+            collector=collector,
+        )
 
     def values(self, name: str) -> dict[tuple[str, str], float]:
-        """Values by mode and bucket."""
+        """Values by mode and bucket, without those that are 0."""
         return {
             (sample.labels["mode"], sample.labels["batch_size"]): sample.value
             for family in self._registry.collect()
             for sample in family.samples
-            if sample.name == name
+            if sample.name == name and sample.value
         }
 
     def text(self) -> str:
@@ -200,6 +207,27 @@ def test_the_patch_decides_and_counts_each_mode_at_its_rate(patched_tree: Path) 
     assert tokens["off", "13-16"] / seconds["off", "13-16"] == pytest.approx(
         made.curve.tokens_per_second(Mode.OFF, 16), rel=0.05
     )
+
+
+def test_probes_measure_the_other_mode_where_the_load_is(patched_tree: Path) -> None:
+    ledger = Ledger(patched_tree, threshold=33, permille=60)
+    made = scheduler("mid", ledger.hooks)
+    closed_loop(made, 8, seconds=120, settle_seconds=1)
+    made.running.clear()
+    made.begin(1000.0)
+    steps, tokens, seconds, requests = (
+        ledger.values(f"sglang:spec_mode_{what}_total") for what in ("steps", "tokens", "seconds", "requests")
+    )
+    for mode in (Mode.ON, Mode.OFF):
+        key = (mode.value, "7-8")
+        batch_size = requests[key] / steps[key]
+        expected = made.curve.tokens_per_second(mode, 8) * batch_size / 8
+        assert tokens[key] / seconds[key] == pytest.approx(expected, rel=0.05), mode
+    probes = ledger.values("sglang:spec_probe_steps_total")
+    assert {mode for mode, _ in probes} == {"off"}
+    share = sum(probes.values()) / sum(steps.values())
+    assert 0.03 < share < 0.08, "the share is of all steps, those counted are somewhat fewer"
+    assert sum(count for (mode, _), count in steps.items() if mode == "off") < sum(probes.values())
 
 
 def test_a_threshold_changed_under_way_acts_at_the_next_step(patched_tree: Path) -> None:

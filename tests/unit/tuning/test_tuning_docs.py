@@ -1,4 +1,4 @@
-"""docs/tuning.md tells what the code does: its example, its defaults, its settings."""
+"""docs/tuning.md tells what the code does: its example, its constants, its settings."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ import pytest
 from evidence import START, at, auto, decided, fresh
 
 from sglang_operator.settings import PREFIX, Settings
-from sglang_operator.tuning.exploration import CREDIT_IN_TRIALS
+from sglang_operator.tuning import queries
 from sglang_operator.tuning.limits import DEFAULTS
-from sglang_operator.tuning.policy import Move, decide
-from sglang_operator.tuning.samples import BUCKETS
+from sglang_operator.tuning.policy import Outcome, decide
+from sglang_operator.tuning.probing import BURST_STEPS
+from sglang_operator.tuning.samples import BUCKETS, WINDOWS
+from sglang_specpatch.runtime import probing as engine_probing
 
 TEXT = " ".join((pathlib.Path(__file__).parents[3] / "docs" / "tuning.md").read_text().split())
 
 
 def test_the_example_is_a_real_message() -> None:
     verdict = decide(auto(), fresh(at("49-64", on=5000, off=8000)), decided(65), START)
-    assert isinstance(verdict, Move)
-    assert verdict.decision.message in TEXT
+    assert verdict.outcome is Outcome.MOVED
+    assert verdict.message in TEXT
 
 
 @pytest.mark.parametrize("field", [name for name in Settings.model_fields if name.startswith("tuning_")])
@@ -27,12 +29,33 @@ def test_every_setting_is_listed_with_its_default(field: str) -> None:
     assert f"| `{PREFIX}{field.upper()}` | {Settings.model_fields[field].default} |" in TEXT
 
 
+@pytest.mark.parametrize(
+    "metric", [value for name, value in vars(queries).items() if name.isupper() and "spec_mode" in str(value)]
+)
+def test_every_metric_is_listed(metric: str) -> None:
+    assert f"`sglang:{metric}" in TEXT
+
+
 def test_the_constants_are_those_of_the_code() -> None:
-    longest = DEFAULTS.longest_trial_seconds
-    assert f"at least {100 * DEFAULTS.min_gain:.0f} % of throughput" in TEXT
-    assert f"nothing moves for {DEFAULTS.dwell_seconds:.0f} s" in TEXT
-    assert f"for at least {DEFAULTS.min_evidence_seconds:.0f} s" in TEXT
-    assert f"after {longest:.0f} s without result" in TEXT
-    assert f"once in {DEFAULTS.exploration_interval_seconds / 60:.0f} minutes" in TEXT
-    assert f"{DEFAULTS.exploration_share} · L + {CREDIT_IN_TRIALS * longest:.0f} seconds" in TEXT
+    assert f"| `min_gain` | {100 * DEFAULTS.min_gain:.0f} % |" in TEXT
+    assert f"| `deviations` | {DEFAULTS.deviations:.0f} |" in TEXT
+    assert f"| `emergency_gain` | {100 * DEFAULTS.emergency_gain:.0f} % |" in TEXT
+    assert f"| `moves_an_hour` | {DEFAULTS.moves_an_hour} |" in TEXT
+    assert f"| `half_life_seconds` | {DEFAULTS.half_life_seconds:.0f} s |" in TEXT
+    assert f"| `load_half_life_seconds` | {DEFAULTS.load_half_life_seconds:.0f} s |" in TEXT
+    costs = f"{100 * DEFAULTS.probe_cost:.1f} %, {100 * DEFAULTS.search_cost:.0f} %"
+    assert f"| `probe_cost`, `search_cost` | {costs} |" in TEXT
+    assert f"| `probe_budget_seconds` | {DEFAULTS.probe_budget_seconds:.0f} s in 15 min |" in TEXT
+    assert f"| `fallback_seconds` | {DEFAULTS.fallback_seconds / 60:.0f} min |" in TEXT
+    assert f"up to {DEFAULTS.search_permille} ‰" in TEXT
+    assert f"up to {DEFAULTS.refine_permille} ‰" in TEXT
+    assert f"{DEFAULTS.probe_bursts_a_minute:.0f} bursts a minute" in TEXT
+    assert f"giving away {100 * DEFAULTS.search_loss:.0f} %" in TEXT
+    assert f"bursts of {BURST_STEPS} steps" in TEXT
     assert ", ".join(bucket.label for bucket in BUCKETS) in TEXT
+    spans = [f"{window.age_seconds} to {window.oldest_seconds}" for window in WINDOWS]
+    assert f"{', '.join(spans[:-1])} and {spans[-1]} seconds ago" in TEXT
+
+
+def test_the_server_s_bursts_are_as_long_as_the_operator_thinks() -> None:
+    assert engine_probing.BURST_STEPS == BURST_STEPS

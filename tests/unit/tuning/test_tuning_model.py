@@ -9,8 +9,18 @@ import pytest
 from evidence import START, bucket
 
 from sglang_operator.api.reasons import Reason
-from sglang_operator.tuning.model import Evidence, Rate, gather, unavailable
-from sglang_operator.tuning.samples import Ignored, MetricsSnapshot, Mode, ModeSample, PodLoad
+from sglang_operator.tuning.model import Evidence, gather, unavailable
+from sglang_operator.tuning.samples import (
+    SPARSE,
+    WINDOWS,
+    Ignored,
+    MetricsSnapshot,
+    Mode,
+    ModeSample,
+    PodLoad,
+    ProbeSample,
+    Window,
+)
 
 
 def load(pod: str, *, age: float = 2, running: float | None = 4, namespace: str = "team") -> PodLoad:
@@ -28,9 +38,9 @@ def sample(
     mode: Mode = Mode.ON,
     *,
     label: str = "9-12",
-    tokens: float = 1000,
-    seconds: float = 2,
-    recent: float = 1,
+    window: Window = WINDOWS[0],
+    steps: float = 100,
+    squares: float | None = 0.04,
     namespace: str = "team",
 ) -> ModeSample:
     return ModeSample(
@@ -38,9 +48,12 @@ def sample(
         pod=pod,
         mode=mode,
         bucket=bucket(label),
-        tokens=tokens,
-        seconds=seconds,
-        recent_seconds=recent,
+        window=window,
+        steps=steps,
+        requests=10 * steps,
+        tokens=24 * steps,
+        seconds=0.02 * steps,
+        seconds_squared=squares,
     )
 
 
@@ -48,27 +61,41 @@ def pick(snapshot: MetricsSnapshot, *, pods: Collection[str] = ("a", "b"), max_a
     return gather(snapshot, namespace="team", pods=pods, now=START, max_age_seconds=max_age)
 
 
-def test_rates_are_pooled_over_pods_by_their_time() -> None:
+def test_sums_are_pooled_over_pods() -> None:
     snapshot = MetricsSnapshot(
         taken_at=START,
         loads=(load("a"), load("b", age=9)),
         modes=(
-            sample("a", tokens=3000, seconds=3),
-            sample("b", tokens=500, seconds=1, recent=0.5),
-            sample("a", Mode.OFF, tokens=100, seconds=1, recent=0),
-            sample("a", label="2", tokens=0, seconds=0, recent=0),
+            sample("a", steps=300),
+            sample("b", steps=100),
+            sample("a", Mode.OFF, steps=7),
+            sample("a", window=WINDOWS[2], steps=50, squares=None),
+            sample("b", window=WINDOWS[2], steps=50),
+        ),
+        probes=tuple(
+            ProbeSample(namespace="team", pod=pod, mode=Mode.OFF, bucket=bucket("9-12"), steps=8) for pod in "abx"
         ),
     )
     evidence = pick(snapshot)
-    (item,) = evidence.buckets
-    assert item.on == Rate(tokens=3500, seconds=4)
-    assert item.on.tokens_per_second == 875
-    assert item.rate(Mode.OFF) == Rate(tokens=100, seconds=1)
-    assert (item.recent_seconds, evidence.recent_seconds) == (1.5, 1.5)
-    assert evidence.running_requests == 8
+    off, on, older = sorted(evidence.cells, key=lambda cell: (cell.window.age_seconds, cell.steps))
+    assert (on.steps, on.batch_size, on.tokens_per_request, on.seconds_squared) == (400, 10, 2.4, 0.08)
+    assert on.step_seconds == pytest.approx(0.02)
+    assert (off.mode, off.steps) == (Mode.OFF, 7)
+    assert older.seconds_squared is None, "one of them didn't tell"
+    assert [probe.steps for probe in evidence.probes] == [16]
+    assert (evidence.running_requests, evidence.queued_requests) == (8, None)
     assert evidence.age_seconds(START) == 2
     assert evidence.freshness.reason is Reason.FRESH
     assert evidence.freshness.message == "2 of 2 pods have fresh samples of sglang:spec_mode_seconds_total."
+
+
+def test_the_sparse_window_stands_in_for_the_newest_two_and_never_beside_them() -> None:
+    dense = (sample("a"), sample("a", window=WINDOWS[1]), sample("a", window=SPARSE, steps=999))
+    sparse = (sample("b", window=WINDOWS[1], steps=999), sample("b", window=SPARSE, steps=3))
+    older = (sample("a", window=WINDOWS[2]), sample("b", window=WINDOWS[2]))
+    snapshot = MetricsSnapshot(taken_at=START, loads=(load("a"), load("b")), modes=(*dense, *sparse, *older))
+    found = {cell.window: cell.steps for cell in pick(snapshot).cells}
+    assert found == {WINDOWS[0]: 100, WINDOWS[1]: 100, SPARSE: 3, WINDOWS[2]: 200}
 
 
 def test_only_pods_that_the_service_owns_and_that_are_still_scraped_count() -> None:
@@ -81,7 +108,8 @@ def test_only_pods_that_the_service_owns_and_that_are_still_scraped_count() -> N
         ),
     )
     evidence = pick(snapshot, pods=("a", "b", "future"))
-    assert evidence.buckets[0].on == Rate(tokens=1000, seconds=2)
+    (found,) = evidence.cells
+    assert found.steps == 100
     assert evidence.running_requests == 4
     assert evidence.freshness.message.startswith("1 of 3 pods")
 
@@ -115,7 +143,8 @@ def test_without_a_fresh_pod_there_is_no_evidence_at_all(
 ) -> None:
     modes = tuple(sample(item.pod) for item in loads)
     evidence = pick(MetricsSnapshot(taken_at=START, loads=loads, modes=modes, ignored=ignored), pods=pods)
-    assert evidence.buckets == ()
+    assert evidence.cells == ()
+    assert evidence.has_pods is bool(pods)
     assert evidence.running_requests is None
     assert not evidence.freshness.fresh
     assert evidence.freshness.reason is reason

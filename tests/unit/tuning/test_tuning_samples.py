@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from sglang_operator.tuning.samples import (
     BUCKETS,
+    PROBES,
+    WINDOWS,
     Answers,
     Mode,
     Row,
@@ -18,10 +20,11 @@ from sglang_operator.tuning.samples import (
     parse_bucket,
     parse_mode,
     parse_number,
+    parse_window,
 )
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
-ROW = Row(namespace="team", pod="pod", mode="on", batch_size="9-12", value="5")
+ROW = Row(namespace="team", pod="pod", mode="on", batch_size="9-12", window="0+30", value="5")
 TIME = Row(namespace="team", pod="pod", series="sglang:x", value=str(NOW.timestamp()))
 
 
@@ -34,6 +37,11 @@ def test_the_buckets_are_the_engine_s() -> None:
 @pytest.mark.parametrize("label", ["", "0", "9-13", "9 - 12", "257", "+Inf", "on", "٩-١٢", "1-1"])
 def test_other_labels_are_no_buckets(label: str) -> None:
     assert parse_bucket(label) is None
+
+
+def test_windows() -> None:
+    assert all(parse_window(window.label) is window for window in (*WINDOWS, PROBES))
+    assert parse_window("") is parse_window("30") is None
 
 
 @pytest.mark.parametrize(("label", "mode"), [("on", Mode.ON), ("off", Mode.OFF), ("ON", None), ("", None), ("x", None)])
@@ -86,27 +94,53 @@ def test_every_such_float_survives(number: float) -> None:
     assert parse_number(repr(number)) == number
 
 
-def test_tokens_and_seconds_make_a_sample_and_recent_seconds_may_be_missing() -> None:
-    answers = Answers(tokens=(replace(ROW, value="800"),), seconds=(replace(ROW, value="2"),), sampled_at=(TIME,))
-    snapshot = assemble(answers, taken_at=NOW)
+NEEDED = ("steps", "requests", "tokens", "seconds")
+WHOLE = {"steps": "10", "requests": "110", "tokens": "264", "seconds": "0.5", "seconds_squared": "0.03"}
+
+
+def answers(**values: str) -> Answers:
+    """Answers with one row of each of these metrics."""
+    return Answers(**{name: (replace(ROW, value=value),) for name, value in values.items()}, sampled_at=(TIME,))
+
+
+def test_four_sums_make_a_sample() -> None:
+    snapshot = assemble(answers(**WHOLE), taken_at=NOW)
     (sample,) = snapshot.modes
-    assert (sample.tokens, sample.seconds, sample.recent_seconds) == (800, 2, 0)
+    assert (sample.steps, sample.requests, sample.tokens, sample.seconds) == (10, 110, 264, 0.5)
+    assert (sample.window, sample.seconds_squared) == (WINDOWS[0], 0.03)
     (load,) = snapshot.loads
-    assert (load.sampled_at, load.running_requests, load.series) == (NOW, None, "sglang:x")
+    assert (load.sampled_at, load.running_requests, load.queued_requests, load.series) == (NOW, None, None, "sglang:x")
 
 
-@pytest.mark.parametrize("missing", ["tokens", "seconds"])
-def test_one_without_the_other_is_no_rate(missing: str) -> None:
-    answers = replace(Answers(tokens=(ROW,), seconds=(ROW,)), **{missing: ()})
-    assert assemble(answers, taken_at=NOW).modes == ()
+def test_the_squares_may_be_missing() -> None:
+    (sample,) = assemble(answers(**{name: WHOLE[name] for name in NEEDED}), taken_at=NOW).modes
+    assert sample.seconds_squared is None
 
 
-@pytest.mark.parametrize("bad", ["tokens", "seconds"])
-def test_a_bad_number_takes_its_partner_with_it(bad: str) -> None:
-    answers = replace(Answers(tokens=(ROW,), seconds=(ROW,)), **{bad: (replace(ROW, value="NaN"),)})
-    snapshot = assemble(answers, taken_at=NOW)
+@pytest.mark.parametrize("missing", NEEDED)
+def test_with_one_of_the_four_missing_there_is_no_sample(missing: str) -> None:
+    rest = {name: value for name, value in WHOLE.items() if name != missing}
+    assert assemble(answers(**rest), taken_at=NOW).modes == ()
+    assert assemble(answers(**rest | {missing: "0"}), taken_at=NOW).modes == ()
+
+
+@pytest.mark.parametrize("bad", NEEDED)
+def test_a_bad_number_takes_its_partners_with_it(bad: str) -> None:
+    snapshot = assemble(answers(**WHOLE | {bad: "NaN"}), taken_at=NOW)
     assert snapshot.modes == ()
     assert snapshot.ignored.bad_number == 1
+
+
+def test_windows_are_told_apart() -> None:
+    rows = tuple(replace(ROW, window=window.label) for window in WINDOWS)
+    snapshot = assemble(Answers(**dict.fromkeys(NEEDED, rows)), taken_at=NOW)
+    assert [sample.window for sample in snapshot.modes] == list(WINDOWS)
+
+
+def test_probes_are_counted_in_their_own_window() -> None:
+    row = replace(ROW, window=PROBES.label)
+    snapshot = assemble(Answers(probe_steps=(row, ROW, replace(row, mode="off", value="0"))), taken_at=NOW)
+    assert [(probe.mode, probe.steps) for probe in snapshot.probes] == [(Mode.ON, 5)]
 
 
 def test_each_cause_is_counted() -> None:
@@ -115,12 +149,15 @@ def test_each_cause_is_counted() -> None:
         replace(ROW, namespace=""),
         replace(ROW, batch_size="9-13"),
         replace(ROW, mode="both"),
+        replace(ROW, window="1m"),
         replace(ROW, value="+Inf"),
     )
     times = (replace(TIME, pod=""), replace(TIME, value="1e18"), replace(TIME, value="NaN"))
-    running = (Row(namespace="team", pod="pod", value="NaN"),)
-    ignored = assemble(Answers(tokens=rows, sampled_at=times, running_requests=running), taken_at=NOW).ignored
-    assert (ignored.no_pod, ignored.unknown_bucket, ignored.unknown_mode, ignored.bad_number) == (3, 1, 1, 4)
+    gauge = (Row(namespace="team", pod="pod", value="NaN"),)
+    asked = Answers(tokens=rows, sampled_at=times, running_requests=gauge, queued_requests=gauge)
+    ignored = assemble(asked, taken_at=NOW).ignored
+    assert (ignored.no_pod, ignored.unknown_bucket, ignored.unknown_mode) == (3, 1, 1)
+    assert (ignored.unknown_window, ignored.bad_number) == (1, 5)
 
 
 def test_the_newest_series_of_a_pod_gives_its_time() -> None:

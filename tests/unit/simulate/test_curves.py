@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine_sim.curve_families import curve_by_name, curve_names
-from engine_sim.curves import Curve, CurveError, Line, Mode, affine, line_from_rates
+from sglang_operator.simulate.curves.curve import Curve, CurveError, Line, Mode, affine, line_from_rates
+from sglang_operator.simulate.curves.families import curve_by_name, curve_names
 
 
 @pytest.mark.parametrize(

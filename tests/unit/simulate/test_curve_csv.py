@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from engine_sim.curve_csv import curve_from_csv
-from engine_sim.curves import CurveError, Mode
+from sglang_operator.simulate.curves.csvfile import curve_from_csv
+from sglang_operator.simulate.curves.curve import CurveError, Mode
 
 HEADER = "batch_size,mode,tokens_per_second\n"
 

@@ -12,7 +12,7 @@ import math
 from collections import defaultdict
 from pathlib import Path
 
-from engine_sim.curves import Curve, CurveError, Mode, line_from_rates
+from sglang_operator.simulate.curves.curve import Curve, CurveError, Mode, line_from_rates
 
 _COLUMNS = ("batch_size", "mode", "tokens_per_second")
 _MAX_POINTS = 10_000

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine_sim.acceptance import AcceptanceTable, mean_for_chain
+from sglang_operator.simulate.curves.acceptance import AcceptanceTable, mean_for_chain
 
 TABLE = 4096
 

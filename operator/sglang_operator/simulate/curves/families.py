@@ -26,7 +26,7 @@ speculation. The scheduler adds prefill back where it happens.
 
 from __future__ import annotations
 
-from engine_sim.curves import Curve, CurveError, Line, affine, line_from_rates
+from sglang_operator.simulate.curves.curve import Curve, CurveError, Line, affine, line_from_rates
 
 MEASURED_ACCEPT_LENGTH = 2.4
 PREFILL_SECONDS_PER_OUTPUT_TOKEN = 128 * 29e-6 / 160
