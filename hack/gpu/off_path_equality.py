@@ -40,8 +40,8 @@ from gpubench.servers import (
     end_servers_with_this_process,
 )
 
-TOLERANCE = {"float16": 0.05, "bfloat16": 0.4}
-"""Of natural log-probabilities, for logits of size 4 to 16: several units in the last place of the residual stream."""
+TOLERANCE = {"float16": 0.05, "bfloat16": 0.15}
+"""Of natural log-probabilities: some times what one server was seen to differ from itself (0.007 and 0.046)."""
 TOP = 5
 MAX_REQUESTS = 32
 JOIN_SECONDS = 1.5

@@ -11,6 +11,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 
 from gpubench.client import random_prompts
 from gpubench.servers import DECODE, PLAIN, UNPATCHED, ZERO_STEP, Server
@@ -40,9 +41,6 @@ OFF = Mode("off (Decode)", DECODE.name, NEVER)
 OFF_ZERO_STEP = Mode("off (ZeroStep)", ZERO_STEP.name, NEVER)
 MODES = (NONE, ALWAYS_ON, ON, OFF, OFF_ZERO_STEP)
 
-RATIOS = ((OFF, NONE), (OFF_ZERO_STEP, NONE), (ON, ALWAYS_ON), (ON, NONE))
-"""What is reported: the first mode's rate over the second's."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
@@ -56,9 +54,51 @@ class Sample:
     decode: float | None
     tokens_per_verify: float | None
 
+    @property
+    def verify_steps(self) -> float | None:
+        """Verify steps per second, all requests together: a rate that chance in what is accepted doesn't change."""
+        return None if self.decode is None or self.tokens_per_verify is None else self.decode / self.tokens_per_verify
+
     def manifest(self) -> dict[str, object]:
         """Return the fields for JSON."""
         return asdict(self)
+
+
+class Measure(StrEnum):
+    """Which rate of a sample is compared."""
+
+    END_TO_END = "end to end"
+    DECODE = "decode"
+    VERIFY_STEPS = "verify steps"
+
+    def of(self, sample: Sample) -> float | None:
+        """Return that rate, where it is known."""
+        rates = {
+            Measure.END_TO_END: sample.end_to_end,
+            Measure.DECODE: sample.decode,
+            Measure.VERIFY_STEPS: sample.verify_steps,
+        }
+        return rates[self]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The rate of one mode over that of another."""
+
+    of: Mode
+    to: Mode
+    measure: Measure
+
+
+COMPARISONS = (
+    Comparison(OFF, NONE, Measure.END_TO_END),
+    Comparison(OFF, NONE, Measure.DECODE),
+    Comparison(OFF_ZERO_STEP, NONE, Measure.END_TO_END),
+    Comparison(OFF_ZERO_STEP, NONE, Measure.DECODE),
+    Comparison(ON, ALWAYS_ON, Measure.VERIFY_STEPS),
+    Comparison(ON, NONE, Measure.END_TO_END),
+)
+"""What is reported."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,15 +222,15 @@ class Ratio:
     rounds: int
 
 
-def ratio(samples: Sequence[Sample], of: Mode, to: Mode, *, backend: str, requests: int, decode: bool) -> Ratio | None:
+def ratio(samples: Sequence[Sample], compared: Comparison, *, backend: str, requests: int) -> Ratio | None:
     """Compare two modes round by round; None where a round with both is missing."""
 
     def rates(mode: Mode) -> dict[int, float]:
         found = (item for item in samples if (item.backend, item.mode, item.requests) == (backend, mode.name, requests))
-        values = {item.round: item.decode if decode else item.end_to_end for item in found}
+        values = {item.round: compared.measure.of(item) for item in found}
         return {number: value for number, value in values.items() if value is not None}
 
-    above, below = rates(of), rates(to)
+    above, below = rates(compared.of), rates(compared.to)
     ratios = [above[number] / below[number] for number in sorted(above.keys() & below.keys())]
     if not ratios:
         return None

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpubench.measuring import MODES, RATIOS, FlipCost, Mode, Sample, ratio
+from gpubench.measuring import COMPARISONS, MODES, Comparison, FlipCost, Mode, Sample, ratio
 from gpubench.servers import Patch, Server
 
 PACKAGES = ("sglang", "sglang-kernel", "sgl-kernel", "torch", "triton", "flashinfer-python", "transformers")
@@ -106,7 +106,7 @@ class Report:
         lines += [f"Engine patch {self.patch.digest[:12]}."] if self.patch else []
         lines += [
             "",
-            "Ratios of token rates: median of the rounds (lowest–highest); end to end, then decode steps alone.",
+            "Ratios of rates: median of the rounds (lowest–highest).",
             "",
         ]
         lines += [*self._ratios(), "", "Output tokens per second, medians, end to end.", "", *self._rates()]
@@ -121,15 +121,15 @@ class Report:
         return list(dict.fromkeys((item.backend, item.requests) for item in self.samples))
 
     def _ratios(self) -> Iterator[str]:
-        heads = [f"{of.name} / {to.name}" for of, to in RATIOS]
-        yield "| backend | requests | " + " | ".join(f"{head} | decode" for head in heads) + " |"
-        yield "|---|---|" + "---|---|" * len(heads)
+        heads = [f"{each.of.name} / {each.to.name}, {each.measure}" for each in COMPARISONS]
+        yield f"| backend | requests | {' | '.join(heads)} |"
+        yield "|---|---|" + "---|" * len(heads)
         for backend, requests in self._places():
-            cells = [self._ratio(of, to, backend, requests, decode) for of, to in RATIOS for decode in (False, True)]
-            yield f"| {backend} | {requests} | " + " | ".join(cells) + " |"
+            cells = [self._ratio(each, backend, requests) for each in COMPARISONS]
+            yield f"| {backend} | {requests} | {' | '.join(cells)} |"
 
-    def _ratio(self, of: Mode, to: Mode, backend: str, requests: int, decode: bool) -> str:
-        found = ratio(self.samples, of, to, backend=backend, requests=requests, decode=decode)
+    def _ratio(self, compared: Comparison, backend: str, requests: int) -> str:
+        found = ratio(self.samples, compared, backend=backend, requests=requests)
         return "–" if found is None else f"{found.median:.3f} ({found.lowest:.3f}–{found.highest:.3f})"
 
     def _rates(self) -> Iterator[str]:
@@ -145,13 +145,12 @@ class Report:
 
     def _servers(self) -> Iterator[str]:
         started = "started together" if self.together else "started alone"
-        yield f"| backend | server | off path | s to start ({started}) | memory by the server, GB | GPU memory, MiB |"
-        yield "|---|---|---|---|---|---|"
+        yield f"| backend | server | off path | s to start ({started}) | GPU memory, MiB |"
+        yield "|---|---|---|---|---|"
         for item in self.servers:
             seconds = "–" if item.seconds_to_start is None else f"{item.seconds_to_start:.0f}"
-            memory = ", ".join(f"{name} {value}" for name, value in item.memory_usage.items())
             path = " ".join(str(word) for word in (item.off_path, item.off_path_reason) if word) or "–"
-            cells = (item.backend, item.name, path, seconds, memory or "–", str(item.gpu_memory_mib or "–"))
+            cells = (item.backend, item.name, path, seconds, str(item.gpu_memory_mib or "–"))
             yield "| " + " | ".join(cells) + " |"
 
 

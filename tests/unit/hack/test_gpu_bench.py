@@ -6,6 +6,7 @@ import json
 import math
 import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 from gpubench import servers
 from gpubench.client import Answer, Client, ServerFault, Step, random_prompts
 from gpubench.comparing import Verdict, compare, summary
-from gpubench.measuring import MODES, NONE, OFF, Sample, off_share, ratio
+from gpubench.measuring import ALWAYS_ON, MODES, NONE, OFF, ON, Comparison, Measure, Sample, off_share, ratio
 from gpubench.models import Pair
 from gpubench.reporting import Report
 from gpubench.servers import DECODE, PLAIN, UNPATCHED, ZERO_STEP, Kind, Options, Patch, command, rates_in
@@ -58,6 +59,9 @@ def test_servers_differ_in_nothing_but_speculation_and_patch() -> None:
     assert plain[-2:] == ["--page-size", "16"]
 
 
+END_TO_END = Comparison(OFF, NONE, Measure.END_TO_END)
+
+
 def sample(mode: str, number: int, rate: float, decode: float | None = None, requests: int = 8) -> Sample:
     return Sample(
         backend="fa3",
@@ -74,19 +78,27 @@ def test_ratios_are_formed_within_a_round() -> None:
     """A machine that doubles its speed after the first round changes no ratio."""
     samples = [sample(NONE.name, number, 100 * speed) for number, speed in enumerate((1, 2, 2))]
     samples += [sample(OFF.name, number, 98 * speed) for number, speed in enumerate((1, 2, 2))]
-    found = ratio(samples, OFF, NONE, backend="fa3", requests=8, decode=False)
+    found = ratio(samples, END_TO_END, backend="fa3", requests=8)
     assert found is not None
     assert (found.median, found.lowest, found.highest, found.rounds) == (0.98, 0.98, 0.98, 3)
 
 
 def test_a_ratio_takes_only_rounds_that_have_both_sides() -> None:
     samples = [sample(NONE.name, 0, 100, 50), sample(OFF.name, 0, 90, None), sample(OFF.name, 1, 10, 5)]
-    found = ratio(samples, OFF, NONE, backend="fa3", requests=8, decode=False)
+    found = ratio(samples, END_TO_END, backend="fa3", requests=8)
     assert found is not None
     assert (found.median, found.rounds) == (0.9, 1)
-    assert ratio(samples, OFF, NONE, backend="fa3", requests=8, decode=True) is None
-    assert ratio(samples, OFF, NONE, backend="fa3", requests=1, decode=False) is None
-    assert ratio(samples, OFF, NONE, backend="triton", requests=8, decode=False) is None
+    assert ratio(samples, replace(END_TO_END, measure=Measure.DECODE), backend="fa3", requests=8) is None
+    assert ratio(samples, END_TO_END, backend="fa3", requests=1) is None
+    assert ratio(samples, END_TO_END, backend="triton", requests=8) is None
+
+
+def test_verify_steps_leave_out_what_chance_accepted() -> None:
+    lucky = replace(sample(ON.name, 0, 300, 300), tokens_per_verify=2.5)
+    usual = replace(sample(ALWAYS_ON.name, 0, 240, 240), tokens_per_verify=2.0)
+    found = ratio([lucky, usual], Comparison(ON, ALWAYS_ON, Measure.VERIFY_STEPS), backend="fa3", requests=8)
+    assert found is not None
+    assert found.median == 1.0
 
 
 @pytest.mark.parametrize(
@@ -216,7 +228,7 @@ def test_the_report_has_a_row_for_each_place_and_says_what_is_missing() -> None:
     samples = [sample(mode.name, number, 100.0, 90.0) for mode in MODES[:3] for number in range(3)]
     report = Report(arguments={}, together=True, patch=PATCH, samples=samples, failures=["triton: no\nTraceback"])
     text = report.markdown()
-    assert "| fa3 | 8 | – | – | – | – | 1.000 (1.000–1.000) |" in text
+    assert "| fa3 | 8 | – | – | – | – | – | 1.000 (1.000–1.000) |" in text
     assert "| fa3 | 8 | 100 | 100 | 100 | – | – |" in text
     assert "Engine patch abababababab." in text
     assert text.endswith("Not measured: triton: no\n")
