@@ -223,6 +223,13 @@ async def test_an_answer_that_no_patched_server_gives(
     assert f"127.0.0.1:{address.port}" in str(caught.value)
 
 
+async def test_the_servers_own_words_about_a_refusal(engine: HttpEngine, serve: Serve) -> None:
+    said = "Live update refused: speculative_probe_permille must be from 0 to 500, not 501."
+    address = await serve(Server().info, answering({"detail": said}, 400))
+    with pytest.raises(EngineRefused, match=said):
+        await engine.update(address, OPEN, wanted(8, 500))
+
+
 @pytest.mark.parametrize(
     ("status", "kind", "cause"),
     [

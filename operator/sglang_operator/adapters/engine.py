@@ -47,7 +47,7 @@ class HttpEngine:
         status, body = await self._request("GET", address, _INFO_PATH, keys.api)
         if status == 404:
             status, body = await self._request("GET", address, _OLD_INFO_PATH, keys.api)
-        _check_status(status, address, _INFO_PATH, keys.api)
+        _check_status(status, body, address, _INFO_PATH, keys.api)
         return _parse_info(_parse_json(body, address), address)
 
     async def update(self, address: EngineAddress, keys: EngineKeys, settings: LiveSettings) -> None:
@@ -60,7 +60,7 @@ class HttpEngine:
         wanted = _checked(settings)
         key = keys.admin or keys.api
         status, body = await self._request("POST", address, _UPDATE_PATH, key, {"server_args": wanted})
-        _check_status(status, address, _UPDATE_PATH, key)
+        _check_status(status, body, address, _UPDATE_PATH, key)
         replies = _parse_json(body, address)
         if isinstance(replies, list) and any(reply is False for reply in replies):
             declined = ", ".join(str(rank) for rank, reply in enumerate(replies) if reply is False)
@@ -130,14 +130,25 @@ def _checked(settings: LiveSettings) -> dict[str, int]:
     return wanted
 
 
-def _check_status(status: int, address: EngineAddress, path: str, key: str | None) -> None:
+def _check_status(status: int, body: bytes, address: EngineAddress, path: str, key: str | None) -> None:
     if status in (401, 403):
         trouble = "refuses the key sent to" if key else "wants an API key for"
         raise EngineUnauthorized(f"{_name(address)} {trouble} {path} (HTTP {status}).")
     if status in (502, 503, 504):
         raise EngineUnreachable(f"{_name(address)} is not ready to answer (HTTP {status}).")
+    if status == 400 and (detail := _detail(body)):
+        raise EngineRefused(f"{_name(address)} refuses {path}: {detail}")
     if status != 200:
         raise EngineRefused(f"{_name(address)} answered with HTTP {status}; is an SGLang server listening there?")
+
+
+def _detail(body: bytes) -> str | None:
+    """Return the server's own words about a refusal, as FastAPI sends them."""
+    try:
+        answer = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    return _text(answer.get("detail")) if isinstance(answer, dict) else None
 
 
 def _parse_json(body: bytes, address: EngineAddress) -> object:
