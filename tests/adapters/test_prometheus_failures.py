@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import gzip
 import json
 import pathlib
@@ -23,11 +24,20 @@ from sglang_operator.adapters.prometheus import PrometheusMetrics
 from sglang_operator.api.reasons import Reason
 from sglang_operator.errors import MetricsError
 from sglang_operator.settings import Settings
+from sglang_operator.tuning.queries import Queries
 from sglang_operator.tuning.samples import MetricsSnapshot
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 TOKEN = "eyJhbGciOi.secret.value"
-LABELS = {"namespace": "team", "pod": "pod", "mode": "on", "batch_size": "9-12", "series": "sglang:spec_x"}
+LABELS = {
+    "namespace": "team",
+    "pod": "pod",
+    "mode": "on",
+    "batch_size": "9-12",
+    "window": "0+30",
+    "series": "sglang:spec_x",
+}
+QUERIES = len(dataclasses.fields(Queries))
 
 Answer = Callable[[asyncio.StreamWriter, bytes], Awaitable[None]]
 
@@ -138,7 +148,7 @@ async def test_the_fake_itself_is_understood(serve: Callable[..., Fake]) -> None
     fake = serve(said(vector("7")))
     snapshot = await ask(fake.url)
     assert [(mode.tokens, mode.seconds) for mode in snapshot.modes] == [(7.0, 7.0)]
-    assert len(fake.requests) == 5
+    assert len(fake.requests) == QUERIES
     assert all(f"time={NOW.timestamp():.3f}".encode() in request for request in fake.requests)
     assert snapshot.taken_at == NOW
 
@@ -148,7 +158,7 @@ async def test_a_value_that_is_no_number_is_no_sample(serve: Callable[..., Fake]
     snapshot = await ask(serve(said(vector(value))).url)
     assert snapshot.modes == ()
     assert snapshot.loads == ()
-    assert snapshot.ignored.bad_number == 5
+    assert snapshot.ignored.bad_number == QUERIES
 
 
 async def test_an_empty_vector_is_no_data_and_no_error(serve: Callable[..., Fake]) -> None:
@@ -257,7 +267,7 @@ async def test_the_token_is_read_again_at_each_request(serve: Callable[..., Fake
         await metrics.snapshot()
     await metrics.close()
     sent = [line for request in fake.requests for line in request.split(b"\r\n") if line.startswith(b"Authorization")]
-    assert sent == [b"Authorization: Bearer first"] * 5 + [b"Authorization: Bearer second"] * 5
+    assert sent == [b"Authorization: Bearer first"] * QUERIES + [b"Authorization: Bearer second"] * QUERIES
 
 
 @pytest.mark.parametrize("content", [None, "", " \n", f"{TOKEN}\nX-Admin: yes", f"{TOKEN}\x00", f"{TOKEN}ü"])
