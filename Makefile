@@ -9,7 +9,7 @@ export PYTHONPATH := $(CURDIR)/operator
 export PATH := $(VENV)/bin:$(CACHE)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-cluster check lint types unit test test-contract test-engine test-cluster demo \
+.PHONY: help install install-cluster check lint types unit test test-contract test-engine test-cluster demo bench-tuner \
 	generate verify cluster-up cluster-down releases releases-check lock
 
 help: ## Show this list
@@ -54,6 +54,9 @@ test-cluster: install-cluster ## The whole line on a local cluster
 demo: install-cluster ## The main job on a local cluster, narrated
 	@$(PYTHON) hack/demo
 
+bench-tuner: install ## The tuner against all curves, workloads and baselines, writes docs/tuning-results.md (about 5 minutes)
+	@$(PYTHON) hack/bench/tuner.py
+
 generate: install ## Write the CRD, manifests and reference pages anew
 	@$(PYTHON) hack/generate.py
 
@@ -66,10 +69,10 @@ cluster-up: install-cluster ## Start the local cluster
 cluster-down: install ## End the local cluster and remove its traces
 	@$(PYTHON) hack/cluster down
 
-releases: install ## Patch every SGLang release of the package index, write docs/engine-releases.md (about 5 minutes)
+releases: install ## Patch every SGLang release of the package index, write docs/engine-releases.md (about 4 minutes)
 	@PYTHONPATH=$(CURDIR)/operator:$(CURDIR)/hack $(PYTHON) -m engine.releases
 
-releases-check: install ## Fail if the index has a SGLang release that is not known, or the page would differ
+releases-check: install ## Fail if the package index has a SGLang release that is not known (seconds, network)
 	@PYTHONPATH=$(CURDIR)/operator:$(CURDIR)/hack $(PYTHON) -m engine.releases --check
 
 lock: install ## Resolve the Python packages anew into requirements/

@@ -21,24 +21,25 @@ INTRODUCTION = """\
 # The engine patch, release by release
 
 Every release from {first} to {last} in the package index, {count} of them. What a tree gets is decided by what its
-files contain, never by its version; this page is what the patch decided. `make releases-check` fails when the index
-has a release that is not here, or when a decision has changed.
+files contain, never by its version; this page is what the patch decided. `make test-engine` fails when a decision has
+changed, `make releases-check` when the index has a release that is not here.
 
 - *fields*: where the three settings and their flags are added. An annotated field makes its flag itself; elsewhere the
   field is one line of the dataclass and the flag a call of `add_argument` of its own, each behind the whole statement
   of its neighbour.
 - *live update*: where `/set_internal_state` is handled in the scheduler process.
-- *without drafts*: the ways a decode step without drafts can be run, see [performance](engine-performance.md). "–": the
-  EAGLE worker has no zero-step state, so nothing is hooked into it. The server starts and serves with drafting always
-  on; a live update of the settings is answered with HTTP 400 and the reason, `/server_info` says `active: false` and
-  why, and the operator shows `ThresholdInactive`.
+- *worker*: the one whose drafting can be switched. "–": no worker of the release has a zero-step state, so nothing is
+  hooked into any. The server starts and serves with drafting always on; a live update of the settings is answered with
+  HTTP 400 and the reason, `/server_info` says `active: false` and why, and the operator shows `ThresholdInactive`.
+- *without drafts*: the ways a decode step without drafts can be run, see [performance](engine-performance.md).
 - *proven*: the checks that passed in a fresh interpreter with the release's real imports.
 """
 WORKERS = """
 ## Which worker obeys
 
 The class that SGLang really loads decides, not flags or versions: the hook sits in its `__init__`. A release's classes
-are those that its own choice names. Plug-in workers of a platform are inactive, too.
+are those that its own choice names. Plug-in workers of a platform are inactive, too. The reason that an inactive one
+tells is, with its name: "{reason}".
 
 """
 CONDITIONS = f"""
@@ -88,10 +89,11 @@ def _workers(*sources: bytes | None) -> set[str]:
 def page(releases: Sequence[Release]) -> str:
     """Return the whole page, oldest release first."""
     introduction = INTRODUCTION.format(first=releases[0].name, last=releases[-1].name, count=len(releases))
-    head = ("release", "fields", "live update", "files patched", "without drafts", "proven")
+    head = ("release", "fields", "live update", "worker", "without drafts", "files patched", "proven")
+    workers = WORKERS.format(reason=unsupported_worker(type("NGRAMWorker", (), {})()))
     table = _table(head, map(cells, releases))
     obeying = _table(("worker", "releases", "threshold"), _decisions(releases))
-    return f"{introduction}\n{table}{WORKERS}{obeying}{CONDITIONS}"
+    return f"{introduction}\n{table}{workers}{obeying}{CONDITIONS}"
 
 
 def cells(release: Release) -> tuple[str, ...]:
@@ -101,8 +103,9 @@ def cells(release: Release) -> tuple[str, ...]:
         release.name,
         f"`{_short(layout.field_file)}`, {layout.field_style.value}",
         f"`{_short(layout.live_update_file)}`",
-        ", ".join(f"`{Path(member.path).stem}`" for member in layout.members),
+        "–" if layout.worker_file is None else f"`{SUPPORTED_WORKER}`",
         _off_paths(layout),
+        ", ".join(f"`{Path(member.path).stem}`" for member in layout.members),
         ", ".join(release.proven),
     )
 
@@ -120,8 +123,7 @@ def _decisions(releases: Sequence[Release]) -> Iterator[tuple[str, ...]]:
     for number, release in enumerate(releases):
         for worker in release.workers:
             obeys = worker == SUPPORTED_WORKER and release.layout.worker_file is not None
-            decision = "obeyed" if obeys else f"inactive: {unsupported_worker(type(worker, (), {})())}"
-            rows.setdefault((worker, decision), []).append(number)
+            rows.setdefault((worker, "obeyed" if obeys else "inactive"), []).append(number)
     for (worker, decision), numbers in sorted(rows.items(), key=lambda row: (row[0][1] != "obeyed", row[0])):
         yield f"`{worker}`", ", ".join(_ranges(numbers, [release.name for release in releases])), decision
 

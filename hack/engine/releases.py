@@ -1,16 +1,15 @@
 """Patch every SGLang release of the package index and write what was found into docs/engine-releases.md.
 
-    make releases          patch and prove every known release, write the page
-    make releases-check    the same, but change nothing: exit with 1 if the index has a release that is not known, if
-                           one is refused or can't be proven, or if the committed page differs
+    make releases-check    ask the package index alone: exit with 1 if it has a release that is not known
+    make releases          the same, then patch and prove every known release, and write the page
 
-Needs the network for the list of releases, and what `fetch.py env` and `fetch.py tree` fetch.
+That the committed page is what is found is a test of its own (`make test-engine`). The index is no part of any test: a
+release of SGLang must not fail a change of this repository, so the check is for a schedule, and for before a release.
 """
 
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 import re
 import subprocess
@@ -31,30 +30,28 @@ APPLY_SECONDS = 900
 
 
 def main() -> None:
-    """Read the command line, and write or check."""
+    """Read the command line, ask the index, and write the page unless only that was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 if anything differs")
-    checking = parser.parse_args().check
+    parser.add_argument("--check", action="store_true", help="ask the package index alone")
+    only_asking = parser.parse_args().check
     new = unknown(published(), fetch.pins())
     if new:
         raise SystemExit(
             f"The package index has SGLang {', '.join(new)}, which is not known here. Add the SHA-256 of its wheel to "
-            f"hack/engine/{fetch.PINS.name}, run `make test-engine`, then `make releases`."
+            f"hack/engine/{fetch.PINS.name}, then run `make releases` and `make test-engine`."
         )
-    text = release_table.page(prove(list(fetch.pins())))
-    differences = list(
-        difflib.unified_diff(PAGE.read_text().splitlines(), text.splitlines(), "committed", "found", lineterm="")
-    )
-    if not checking:
-        PAGE.write_text(text, encoding="utf-8")
+    print(f"All {len(fetch.pins())} releases of SGLang from {OLDEST} on in the package index are known.")
+    if not only_asking:
+        PAGE.write_text(release_table.page(prove(list(fetch.pins()))), encoding="utf-8")
         print(f"{PAGE} written")
-    elif differences:
-        raise SystemExit("\n".join([*differences, f"{PAGE.name} differs from what was found: run `make releases`."]))
 
 
 def published() -> list[str]:
-    """Return every version of SGLang that the package index offers, without pre-releases."""
-    command = [*fetch.PIP, "index", "versions", "sglang"]
+    """Return every version of SGLang that the package index offers, without pre-releases.
+
+    One for other Pythons than this counts, too.
+    """
+    command = [*fetch.PIP, "index", "versions", "--ignore-requires-python", "sglang"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     listed = re.search(r"^Available versions: (.+)$", done.stdout, re.MULTILINE)
     if listed is None:

@@ -14,8 +14,6 @@ from .names import FIELDS, EngineField
 from .runtime import settings
 from .worker import WORKER
 
-_HIGHEST = {settings.THRESHOLD: settings.MAX_THRESHOLD, settings.PROBE_PERMILLE: settings.MAX_PROBE_PERMILLE}
-
 
 @dataclass(frozen=True)
 class FieldClaim:
@@ -56,7 +54,7 @@ def _field_claim(field: EngineField) -> FieldClaim:
     if field.kind is str:
         accepted = [(choice, choice) for choice in settings.OFF_PATHS]
         return FieldClaim(field.name, field.flag, field.default, accepted, ["sometimes", ""], [], [])
-    highest = _HIGHEST[field.name]
+    highest = settings.HIGHEST[field.name]
     return FieldClaim(
         field.name,
         field.flag,

@@ -24,7 +24,7 @@ class FieldStyle(Enum):
     """How a release declares fields and flags."""
 
     ANNOTATED = "annotated field"
-    PLAIN = "dataclass field and add_argument"
+    PLAIN = "dataclass field and `add_argument`"
 
 
 def hook_fields(edits: Edits) -> tuple[str, FieldStyle]:

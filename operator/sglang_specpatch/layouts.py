@@ -17,7 +17,6 @@ from .anchors import (
     class_named,
     first_code,
     is_name,
-    is_self_attribute,
     method_named,
     statement_where,
 )
@@ -28,7 +27,7 @@ from .liveupdate import SCHEDULER, hook_live_update, hook_request
 from .names import RUNTIME_NAME
 from .offpath import hook_off_path
 from .result import Reason, Refusal
-from .worker import WORKER, has_zero_step_state
+from .worker import WORKER, controller_setup, has_zero_step_state
 
 RESULTS = "srt/managers/scheduler_components/batch_result_processor.py"
 
@@ -77,9 +76,7 @@ def plan(read: Reader, release: str | None) -> Layout:
 def _hook_worker(edits: Edits) -> None:
     source = edits.open(WORKER)
     worker = class_named(source, "EAGLEWorkerV2")
-    init = method_named(source, worker, "__init__")
-    controller = statement_where(init.body, _builds_controller, f"{WORKER}: EAGLEWorkerV2.__init__ adaptive controller")
-    source.insert_after(init.body, controller, f"{RUNTIME_NAME}.attach(self)")
+    source.insert_after(*controller_setup(source, worker), f"{RUNTIME_NAME}.attach(self)")
     forward = method_named(source, worker, "forward_batch_generation")
     source.insert_before(forward.body, first_code(forward), f"{RUNTIME_NAME}.note_forward(self, batch)")
     edits.hooked(WORKER, "threshold controller")
@@ -106,14 +103,3 @@ def _hook_idle(edits: Edits) -> None:
     idle = method_named(source, class_named(source, "Scheduler"), "on_idle")
     source.insert_before(idle.body, first_code(idle), f"{RUNTIME_NAME}.note_idle(self)")
     edits.hooked(SCHEDULER, "idle clock")
-
-
-def _builds_controller(statement: ast.stmt) -> bool:
-    """Match `if <adaptive>: self.adaptive_controller = AdaptiveController(...)`."""
-    return isinstance(statement, ast.If) and any(
-        isinstance(inner, ast.Assign)
-        and is_self_attribute(inner.targets[0], "adaptive_controller")
-        and isinstance(inner.value, ast.Call)
-        and is_name(inner.value.func, "AdaptiveController")
-        for inner in statement.body
-    )

@@ -64,7 +64,6 @@ PACKAGE = "sglang"
 RUNTIME_DIRECTORY = "srt/speculative/specpatch"
 RUNTIME_PARENT_MODULE = "sglang.srt.speculative"
 RUNTIME_NAME = "specpatch"
-RUNTIME_MODULE = f"{RUNTIME_PARENT_MODULE}.{RUNTIME_NAME}"
 
 MANIFEST = "specpatch-manifest.json"
 STAGING = ".specpatch-staging"

@@ -22,7 +22,7 @@ from .anchors import (
 from .edit import EditRefused, SourceFile
 from .edits import Edits
 from .names import RUNTIME_NAME
-from .worker import WORKER
+from .worker import WORKER, controller_setup
 
 RELAY = "srt/managers/overlap_utils.py"
 
@@ -55,10 +55,8 @@ def _insert(edits: Edits) -> None:
 
 def _attach(edits: Edits, reason: str | None) -> None:
     source, worker = _worker(edits)
-    init = method_named(source, worker, "__init__")
-    controller = statement_where(init.body, _builds_controller, f"{WORKER}: EAGLEWorkerV2.__init__ adaptive controller")
     arguments = "self" if reason is None else f"self, {reason!r}"
-    source.insert_after(init.body, controller, f"{RUNTIME_NAME}.attach_off_path({arguments})")
+    source.insert_after(*controller_setup(source, worker), f"{RUNTIME_NAME}.attach_off_path({arguments})")
     edits.hooked(WORKER, "off path" if reason is None else "off path refused")
 
 
@@ -189,14 +187,4 @@ def _chooses_graph_runner(statement: ast.stmt) -> bool:
         and isinstance(statement.targets[0], ast.Name)
         and statement.targets[0].id == "TargetGraphRunnerCls"
         and not isinstance(statement.value, ast.Constant)
-    )
-
-
-def _builds_controller(statement: ast.stmt) -> bool:
-    """Match `if <adaptive>: self.adaptive_controller = AdaptiveController(...)`."""
-    return isinstance(statement, ast.If) and any(
-        isinstance(inner, ast.Assign)
-        and is_self_attribute(inner.targets[0], "adaptive_controller")
-        and isinstance(inner.value, ast.Call)
-        for inner in statement.body
     )

@@ -166,16 +166,22 @@ def with_patch() -> SimpleNamespace:
     """Drive the decision at its boundaries and return a stand-in scheduler on which the patch is active."""
     rules = importlib.import_module(f"{RUNTIME}.threshold")
     hooks = importlib.import_module(f"{RUNTIME}.hooks")
-    live = SimpleNamespace(value=0)
-    policy = rules.ThresholdPolicy(
-        rules.ConfiguredSteps(3), rules.LiveSettings(lambda: live.value, lambda: 0), lambda: None
-    )
-    for live.value, batch, steps in (
+    live = SimpleNamespace(threshold=0, permille=0)
+    settings = rules.LiveSettings(lambda: live.threshold, lambda: live.permille)
+    policy = rules.ThresholdPolicy(rules.ConfiguredSteps(3), settings, lambda: None)
+    for live.threshold, batch, steps in (
         (0, 1, 3), (0, 10**6, 3), (1, 1, 0), (8, 1, 3), (8, 7, 3), (8, 8, 0), (8, 9, 0), (8, 7, 3),
     ):  # fmt: skip
         chosen = policy.get_steps_for_batch(batch)
-        require(chosen == steps, f"threshold {live.value}, batch {batch}: {chosen} draft steps, not {steps}.")
+        require(chosen == steps, f"threshold {live.threshold}, batch {batch}: {chosen} draft steps, not {steps}.")
     require(sorted(policy.candidate_steps) == [0, 3], f"prepared steps are {policy.candidate_steps}, not [0, 3].")
+    for live.threshold, mode in ((1, 3), (1000, 0)):
+        for live.permille, fewest, most in ((0, 0, 0), (500, 50, 108)):
+            probes = [policy.get_steps_for_batch(8) for _ in range(200)].count(mode)
+            require(
+                fewest <= probes <= most,
+                f"threshold {live.threshold}, batch 8, {live.permille} permille: {probes} of 200 steps are probes.",
+            )
     scheduler = without_patch()
     scheduler.draft_worker = SimpleNamespace(specpatch=hooks.SpecPatch(policy))
     return scheduler
@@ -290,6 +296,8 @@ def check_readback(codes: dict[str, CodeType], runtime: ModuleType, scheduler: S
     said = (state["specpatch"]["generation"], state["specpatch"]["active"])
     expected = (CLAIMS.generation, CLAIMS.switchable)
     require(said == expected, f"the server would say that generation and activity are {said}, not {expected}.")
+    missing = [claim.name for claim in live_claims() if claim.name not in state]
+    require(not (missing and CLAIMS.switchable), f"the server would not say what is in force of {', '.join(missing)}.")
 
 
 def check_request(codes: dict[str, CodeType]) -> None:

@@ -20,6 +20,7 @@ MODULES = (
     "offpath_types",
     "ports",
     "probing",
+    "requests",
     "settings",
     "threshold",
 )

@@ -10,7 +10,16 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
-from .anchors import AnchorMissing, class_named, is_self_attribute, method_named, only, same_function
+from .anchors import (
+    AnchorMissing,
+    class_named,
+    is_name,
+    is_self_attribute,
+    method_named,
+    only,
+    same_function,
+    statement_where,
+)
 from .edit import SourceFile
 from .result import Reason, Refusal
 
@@ -102,6 +111,23 @@ def has_zero_step_state(read: Callable[[str], bytes | None]) -> bool:
         return False
     _require_zero_steps(SourceFile(WORKER, data), read)
     return True
+
+
+def controller_setup(source: SourceFile, worker: ast.ClassDef) -> tuple[list[ast.stmt], ast.stmt]:
+    """Return the body of the worker's `__init__`, and the statement in it that sets up the adaptive controller."""
+    body = method_named(source, worker, "__init__").body
+    return body, statement_where(body, _builds_controller, f"{WORKER}: EAGLEWorkerV2.__init__ adaptive controller")
+
+
+def _builds_controller(statement: ast.stmt) -> bool:
+    """Match `if <adaptive>: self.adaptive_controller = AdaptiveController(...)`."""
+    return isinstance(statement, ast.If) and any(
+        isinstance(inner, ast.Assign)
+        and is_self_attribute(inner.targets[0], "adaptive_controller")
+        and isinstance(inner.value, ast.Call)
+        and is_name(inner.value.func, "AdaptiveController")
+        for inner in statement.body
+    )
 
 
 def _shows(path: str, data: bytes | None, signs: tuple[str, ...]) -> bool:

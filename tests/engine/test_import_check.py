@@ -36,7 +36,6 @@ def test_every_release_is_patched_and_proven(workshop: Workshop, release: str) -
         "generation": 2,
         "digest": "",
     }
-    assert patched.seconds < 200
 
 
 def test_the_page_of_releases_is_what_is_found_and_proven(workshop: Workshop) -> None:
@@ -128,7 +127,7 @@ def test_an_error_in_the_runtime_fails_the_check_on_real_sources(workshop: Works
     """`check` goes by what the tree does, not only by its digests: here both are made to agree on a wrong rule."""
     program = (
         "import sys; from sglang_specpatch import runtime_files, __main__ as m; files = runtime_files.read(); "
-        "files['threshold.py'] = files['threshold.py'].replace(b'0 < threshold <= batch', b'0 < threshold < batch'); "
+        "files['probing.py'] = files['probing.py'].replace(b'0 < threshold <= batch', b'0 < threshold < batch'); "
         "runtime_files.read = lambda: files; sys.exit(m.main(sys.argv[1:]))"
     )
     environment = workshop.environment(workshop.program, workshop.source(NEWEST).parent)

@@ -114,7 +114,7 @@ def test_the_tree_is_whole_the_source_untouched_and_another_run_finds_it_in_plac
 ) -> None:
     source, patched = workshop.source(release), workshop.patched(release)
     assert patched.exit_code == 0, patched.log
-    blueprint = tree.draw(Found(source, release), import_check="passed")
+    blueprint = _draw(workshop, release)
     assert tree.is_in_place(blueprint, patched.directory)
     before, after = digests(source), digests(patched.directory / "sglang")
     added = {path for path in after if path.startswith(RUNTIME_DIRECTORY)}

@@ -10,7 +10,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -62,14 +61,13 @@ def shared_folder(folder: Path) -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class Patched:
-    """A patched tree, what the patcher said, and how long it took."""
+    """A patched tree, and what the patcher said."""
 
     release: str
     directory: Path
     exit_code: int
     log: str
     result: dict[str, Any]
-    seconds: float
 
     def write(self, record: Path) -> None:
         """Keep what is known of the tree for another process."""
@@ -126,12 +124,11 @@ class Workshop:
 
     def apply(self, parent: Path, target: Path, *options: str, **variables: str) -> Patched:
         """Patch the tree in `parent` into `target`."""
-        began = time.monotonic()
         done = self.run(
             "apply", "--to", str(target), "--json", *options, environment=self.environment(parent, **variables)
         )
         result = json.loads(done.stdout.splitlines()[-1])
-        return Patched(str(result["release"]), target, done.returncode, done.stdout, result, time.monotonic() - began)
+        return Patched(str(result["release"]), target, done.returncode, done.stdout, result)
 
     def patched(self, release: str) -> Patched:
         """Return the patched tree of a release, with the import check; made once, by whoever needs it first."""

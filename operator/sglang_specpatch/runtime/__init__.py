@@ -12,13 +12,11 @@ from .hooks import (
     accepts_update,
     add_readback,
     attach,
-    check_request,
     note_forward,
     note_idle,
     note_result,
     update_check,
 )
-from .inactive import refuse_request
 from .offpath import (
     attach_off_path,
     lengths_on_host,
@@ -29,6 +27,7 @@ from .offpath import (
     relays_bonus_only,
     target_reads_last,
 )
+from .requests import check_request, refuse_request
 from .settings import parse_off_path, parse_probe_permille, parse_threshold
 
 __all__ = [

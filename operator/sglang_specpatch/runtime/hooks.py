@@ -23,7 +23,7 @@ from .engine import (
 )
 from .inactive import unsupported_worker
 from .offpath import ZERO_STEP
-from .ports import Batch, Collector, HttpRequest, Processor, Reporter, Request, Scheduler, StepResult, Worker
+from .ports import Batch, Collector, Processor, Reporter, Request, Scheduler, StepResult, Worker
 from .threshold import LiveSettings, ThresholdPolicy, install
 
 
@@ -56,11 +56,7 @@ class SpecPatch:
             self.publisher.off_path(self.off_path)
             self.publisher.settings(self.policy.threshold, self.policy.probe_permille)
 
-    def result(self, now: float, drafted: bool, batch_size: int, tokens: int) -> None:
-        """Count the result of one decode step."""
-        self._count(now, self.clock.result(now), drafted, batch_size, tokens)
-
-    def batch_result(self, now: float, batch: Batch, result: StepResult, predict_tokens: list[list[int]]) -> None:
+    def result(self, now: float, batch: Batch, result: StepResult, predict_tokens: list[list[int]]) -> None:
         """Count the result of one decode step as SGLang hands it over."""
         seconds = self.clock.result(now)
         requests = batch.reqs
@@ -155,7 +151,7 @@ def note_result(processor: Processor, batch: Batch, result: StepResult, predict_
         return
     try:
         patch.ensure_publisher(processor.metrics_reporter, processor.metrics_collector)
-        patch.batch_result(time.perf_counter(), batch, result, predict_tokens)
+        patch.result(time.perf_counter(), batch, result, predict_tokens)
     except Exception:
         patch.stop_counting()
 
@@ -171,18 +167,6 @@ def note_idle(scheduler: Scheduler) -> None:
         patch.publish(time.perf_counter())
     except Exception:
         patch.stop_counting()
-
-
-async def check_request(request: HttpRequest) -> None:
-    """Called with a live update as it came over HTTP; a bad value is answered with 400 and a sentence.
-
-    By the time the scheduler sees an update, newer releases have turned "3" into 3 and true into 1.
-    """
-    body = await request.json()
-    updates = body.get("server_args") if isinstance(body, dict) else None
-    problem = settings.update_refusal(updates) if isinstance(updates, dict) else None
-    if problem is not None:
-        raise import_module("fastapi").HTTPException(status_code=400, detail=f"Live update refused: {problem}")
 
 
 def accepts_update(scheduler: Scheduler, updates: Mapping[str, object]) -> bool:

@@ -18,7 +18,7 @@ LIVE = (THRESHOLD, PROBE_PERMILLE)
 
 ALL = (*LIVE, OFF_PATH)
 
-_HIGHEST = {THRESHOLD: MAX_THRESHOLD, PROBE_PERMILLE: MAX_PROBE_PERMILLE}
+HIGHEST = {THRESHOLD: MAX_THRESHOLD, PROBE_PERMILLE: MAX_PROBE_PERMILLE}
 
 
 def refusal(name: str, value: object) -> str | None:
@@ -27,8 +27,8 @@ def refusal(name: str, value: object) -> str | None:
         return None if value in OFF_PATHS else f"{name} must be one of {', '.join(OFF_PATHS)}, got {value!r}"
     if type(value) is not int:
         return f"{name} must be a whole number, got {value!r} ({type(value).__name__})"
-    if not 0 <= value <= _HIGHEST[name]:
-        return f"{name} must be from 0 to {_HIGHEST[name]}, got {value}"
+    if not 0 <= value <= HIGHEST[name]:
+        return f"{name} must be from 0 to {HIGHEST[name]}, got {value}"
     return None
 
 

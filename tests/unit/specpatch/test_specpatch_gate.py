@@ -81,7 +81,7 @@ def test_a_release_whose_worker_cannot_be_switched_is_proven_to_refuse(
 
 PLANTED_WITHOUT_A_SWITCH = {
     "the scheduler takes an update": ("hooks.py", "    return problem is None\n", "    return True\n", "a live update"),
-    "the route lets an update through": ("inactive.py", "if name is not None:", "if False:", "is passed on as"),
+    "the route lets an update through": ("requests.py", "if problem is not None:", "if False:", "is passed on as"),
     "the read-back claims activity": (
         "hooks.py",
         '"active": patch is not None',
@@ -131,9 +131,9 @@ PLANTED = {
     ),
     "a bad update accepted": ("hooks.py", "return settings.update_refusal(updates)", "return None", "a live update"),
     "a request not checked": (
-        "hooks.py",
-        "problem = settings.update_refusal(updates) if",
-        "problem = None if",
+        "requests.py",
+        "_refuse(settings.update_refusal(await _updates(request)))",
+        "await _updates(request)",
         "is passed on as",
     ),
     "a hook gone": (
@@ -171,6 +171,24 @@ PLANTED = {
         '"active": patch is not None',
         '"active": False',
         "the server would say that generation and activity",
+    ),
+    "the share of probes without effect": (
+        "probing.py",
+        "if not permille:",
+        "if True:",
+        "threshold 1, batch 8, 500 permille: 0 of 200 steps are probes.",
+    ),
+    "probes without being asked for": (
+        "threshold.py",
+        "threshold, self._read_permille(), batch_size",
+        "threshold, 30, batch_size",
+        "0 permille",
+    ),
+    "the share of probes not read back": (
+        "hooks.py",
+        "        state[settings.PROBE_PERMILLE] = patch.policy.probe_permille\n",
+        "",
+        "the server would not say what is in force of speculative_probe_permille.",
     ),
 }
 

@@ -61,38 +61,6 @@ def _sentence(check: Callable[[str, object], None], name: str, value: object) ->
     return ""
 
 
-class Request:
-    """A request with a body."""
-
-    def __init__(self, body: object) -> None:
-        self.body = body
-
-    async def json(self) -> object:
-        return self.body
-
-
-@pytest.mark.parametrize("updates", BAD)
-async def test_a_request_with_a_bad_value_is_answered_with_a_sentence(
-    updates: dict[str, object], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    web = ModuleType("fastapi")
-    vars(web)["HTTPException"] = type(
-        "HTTPException", (Exception,), {"__init__": lambda self, **told: self.__dict__.update(told)}
-    )
-    monkeypatch.setitem(sys.modules, "fastapi", web)
-    with pytest.raises(vars(web)["HTTPException"]) as caught:
-        await hooks.check_request(Request({"server_args": {**updates, "other": 1}}))
-    assert vars(caught.value)["status_code"] == 400
-    assert "Live update refused: speculative_" in vars(caught.value)["detail"]
-
-
-@pytest.mark.parametrize(
-    "body", [{"server_args": {FIELD: 3, PROBE: 30}}, {"server_args": {"other": "3"}}, {"server_args": None}, [], None]
-)
-async def test_other_requests_pass(body: object) -> None:
-    await hooks.check_request(Request(body))
-
-
 def test_updates_of_other_keys_are_none_of_our_business() -> None:
     assert hooks.accepts_update(SimpleNamespace(draft_worker=None), {"pp_max_micro_batch_size": 3})
 

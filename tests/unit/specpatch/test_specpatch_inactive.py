@@ -2,46 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 
-from sglang_specpatch.runtime import hooks, inactive, settings
-
-
-class Request:
-    """A request with a body."""
-
-    def __init__(self, body: object) -> None:
-        self.body = body
-
-    async def json(self) -> object:
-        return self.body
-
-
-@pytest.fixture(autouse=True)
-def refused(monkeypatch: pytest.MonkeyPatch) -> type[Exception]:
-    class HTTPException(Exception):
-        def __init__(self, status_code: int, detail: str) -> None:
-            super().__init__(f"{status_code} {detail}")
-
-    web = ModuleType("fastapi")
-    vars(web)["HTTPException"] = HTTPException
-    monkeypatch.setitem(sys.modules, "fastapi", web)
-    return HTTPException
-
-
-@pytest.mark.parametrize("name", settings.LIVE)
-async def test_a_live_update_is_refused_where_no_worker_can_obey(name: str, refused: type[Exception]) -> None:
-    sentence = f"400 Live update refused: {name} has no effect on this server: no worker of this SGLang release has a"
-    with pytest.raises(refused, match=sentence):
-        await inactive.refuse_request(Request({"server_args": {"pp_max_micro_batch_size": 4, name: 8}}))
-
-
-@pytest.mark.parametrize("body", [{"server_args": {"pp_max_micro_batch_size": 4}}, {"server_args": None}, [], None])
-async def test_other_requests_pass(body: object) -> None:
-    await inactive.refuse_request(Request(body))
+from sglang_specpatch.runtime import hooks
 
 
 @pytest.mark.parametrize("name", ["EAGLEWorkerV2", "EAGLEWorker", "NGRAMWorker", "MultiLayerEagleWorkerV2"])

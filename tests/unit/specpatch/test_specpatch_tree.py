@@ -254,22 +254,27 @@ def half_file(first, second):
     place, data = (first, second) if isinstance(second, bytes) else (second, first.read_bytes())
     place.write_bytes(data[: len(data) // 2])
 
-def dying(real, partial):
-    def step(*arguments):
+def half_scratch(scratch, *_):
+    os.truncate(scratch, os.path.getsize(scratch) // 2)
+
+def dying(real, partial=None):
+    def step(*arguments, **options):
         global countdown
         countdown -= 1
         if countdown == 0:
             if moment == "half":
                 partial(*arguments)
             os.kill(os.getpid(), signal.SIGKILL)
-        return real(*arguments)
+        return real(*arguments, **options)
     return step
 
 def die_at(write, out):
     global countdown
     countdown = write
     tree.write_file, tree.copy_file = dying(tree.write_file, half_file), dying(tree.copy_file, half_file)
-    Path.rename, Path.replace = dying(Path.rename, lambda *_: None), dying(Path.replace, lambda *_: None)
+    os.replace = dying(os.replace, half_scratch)
+    if moment == "before":
+        os.rename, os.unlink = dying(os.rename), dying(os.unlink)
     apply(out)
     os._exit(0)
 
