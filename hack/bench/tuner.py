@@ -13,7 +13,7 @@ import pathlib
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
@@ -27,11 +27,12 @@ from sglang_operator.simulate.policies import AUTO, BASELINES, Kind, parse_polic
 from sglang_operator.simulate.run import run, settling_seconds  # noqa: E402
 from sglang_operator.simulate.workloads import workload, workload_names  # noqa: E402
 
-PAGE = ROOT / "docs/tuning-results.md"
+PAGE, OVERVIEW = ROOT / "docs/tuning-results.md", ROOT / "docs/tuning.md"
 IMAGES = ROOT / "docs/images"
 PICTURES = (("mid", "W5"), ("founding", "W3"), ("strong-draft", "W8"), ("mid", "W9"))
 BEGIN, END = "<!-- written by hack/bench/tuner.py: begin -->", "<!-- written by hack/bench/tuner.py: end -->"
 NAMES = tuple(policy.name for policy in BASELINES)
+_NEVER = "never"
 FIXED = tuple(policy.name for policy in BASELINES if policy.kind is Kind.FIXED)
 
 
@@ -62,12 +63,17 @@ class Goal:
     title: str
     figure: Callable[[Row], float | None]
     bound: Callable[[Row], float]
-    unit: str = "%"
+    unit: str = " %"
 
     def missed(self, row: Row) -> bool:
         """Whether the row has the figure and it is out of bounds."""
         value = self.figure(row)
         return value is not None and value > self.bound(row) + 1e-9
+
+    def words(self, row: Row) -> str:
+        """The figure with its unit."""
+        text = _number(self.figure(row))
+        return text if text == _NEVER else f"{text}{self.unit}"
 
 
 def _settled(row: Row) -> float:
@@ -92,7 +98,10 @@ GOALS = {
         "regret in the worst 60 s, after settling, ≤ 5 %", lambda row: row.auto.worst_60s_regret_percent, lambda _: 5
     ),
     "settled": Goal(
-        "settled within 120 s or 5 scrapes of news", _settled, lambda row: settling_seconds(workload(row.workload)), "s"
+        "settled within 120 s or 5 scrapes of news",
+        _settled,
+        lambda row: settling_seconds(workload(row.workload)),
+        " s",
     ),
     "probes": Goal("probes cost ≤ 0.5 %", lambda row: row.auto.probe_percent, lambda _: 0.5),
     "changes": Goal("changes an hour in steady load (W8) ≤ 2", _steady_changes, lambda _: 2, ""),
@@ -117,41 +126,50 @@ def measure(task: tuple[str, str, int]) -> Row:
     return Row(curve, name, auto, found)
 
 
+def overview(rows: Sequence[Row]) -> str:
+    """Every policy's mean, and how often each goal was met."""
+    goals = [f"| {title} | {met} of {judged} |" for title, met, judged, _ in _judged(rows)]
+    return "\n".join([*_means(rows), "", "| goal | met in |", "|---|--:|", *goals])
+
+
 def tables(rows: Sequence[Row]) -> str:
     """The whole page's part that is written here."""
-    parts = [_summary(rows), "", _means(rows)]
+    goals = [f"| {title} | {met} of {judged} | {missed or '–'} |" for title, met, judged, missed in _judged(rows)]
+    parts = ["| goal | met | missed by |", "|---|---|---|", *goals, "", *_means(rows), *_means_by_workload(rows)]
     for name in dict.fromkeys(row.workload for row in rows):
         parts += ["", f"### {name}: {workload(name).title}", "", _of_workload([r for r in rows if r.workload == name])]
     return "\n".join(parts)
 
 
-def _summary(rows: Sequence[Row]) -> str:
-    lines = ["| goal | met | missed by |", "|---|---|---|"]
+def _judged(rows: Sequence[Row]) -> Iterator[tuple[str, int, int, str]]:
+    """Each goal's title, how many runs met it, of how many, and which did not."""
     for goal in GOALS.values():
         judged = [row for row in rows if goal.figure(row) is not None]
         missed = [row for row in judged if goal.missed(row)]
-        names = ", ".join(
-            f"{row.workload} {row.curve} ({_number(goal.figure(row))}{goal.unit and ' ' + goal.unit})" for row in missed
-        )
-        lines.append(f"| {goal.title} | {len(judged) - len(missed)} of {len(judged)} | {names or '–'} |")
+        names = (f"{row.workload} {row.curve} ({goal.words(row)})" for row in missed)
+        yield goal.title, len(judged) - len(missed), len(judged), ", ".join(names)
     ahead = [name for name in NAMES if _mean(rows, name) <= _mean(rows, None)]
-    lines.append(
-        f"| mean regret of all runs below every baseline's | {'no' if ahead else 'yes'} | {', '.join(ahead) or '–'} |"
-    )
-    return "\n".join(lines)
+    yield "mean regret of all runs below that of every baseline", len(NAMES) - len(ahead), len(NAMES), ", ".join(ahead)
 
 
-def _means(rows: Sequence[Row]) -> str:
+def _means(rows: Sequence[Row]) -> list[str]:
     """Mean and largest whole-run regret of every policy."""
-    head = ["| whole-run regret in % | auto | " + " | ".join(NAMES) + " |", "|---|" + "--:|" * (len(NAMES) + 1)]
     every = (None, *NAMES)
-    lines = [f"| mean | {' | '.join(_number(_mean(rows, name)) for name in every)} |"]
     largest = [max(_figures(row, name).whole_regret_percent for row in rows) for name in every]
-    lines.append(f"| largest | {' | '.join(map(_number, largest))} |")
+    return [
+        "| whole-run regret in % | auto | " + " | ".join(NAMES) + " |",
+        "|---|" + "--:|" * len(every),
+        f"| mean of {len(rows)} runs | {' | '.join(_number(_mean(rows, name)) for name in every)} |",
+        f"| largest | {' | '.join(map(_number, largest))} |",
+    ]
+
+
+def _means_by_workload(rows: Sequence[Row]) -> list[str]:
+    lines = []
     for title in dict.fromkeys(row.workload for row in rows):
         part = [row for row in rows if row.workload == title]
-        lines.append(f"| mean of {title} | {' | '.join(_number(_mean(part, name)) for name in every)} |")
-    return "\n".join([*head, *lines])
+        lines.append(f"| mean of {title} | {' | '.join(_number(_mean(part, name)) for name in (None, *NAMES))} |")
+    return lines
 
 
 def _figures(row: Row, name: str | None) -> Figures:
@@ -188,7 +206,7 @@ def _cell(row: Row, goal: str, value: float | None) -> str:
 
 def _number(value: float | None) -> str:
     if value is None or value == float("inf"):
-        return "never"
+        return _NEVER
     return f"{value:.0f}" if value >= 100 or value == int(value) else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
@@ -199,12 +217,11 @@ def draw(task: tuple[str, str, int]) -> None:
     picture.draw(result, IMAGES / f"tuner-{curve}-{name}.svg")
 
 
-def write(text: str) -> None:
+def write(page: pathlib.Path, text: str) -> None:
     """Put the tables between the page's markers."""
-    page = PAGE.read_text()
-    before, rest = page.split(BEGIN)
+    before, rest = page.read_text().split(BEGIN)
     after = rest.split(END)[1]
-    PAGE.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
+    page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
 
 
 def main() -> int:
@@ -225,14 +242,15 @@ def main() -> int:
             rows.append(row)
             print(f"\r{len(rows)} of {len(tasks)}", end="", file=sys.stderr, flush=True)
         print(f"\r{len(rows)} of {len(tasks)} in {time.monotonic() - started:.0f} s", file=sys.stderr)
-        text = tables(rows)
         if options.only_print or tuple(curves) != curve_names() or tuple(names) != workload_names():
-            print(text)
+            print(tables(rows))
             return 0
         IMAGES.mkdir(exist_ok=True)
         list(pool.map(draw, [(*each, options.seed) for each in PICTURES]))
-    write(text)
-    print(f"Wrote {PAGE.relative_to(ROOT)} and {len(PICTURES)} pictures in {time.monotonic() - started:.0f} s")
+    write(PAGE, tables(rows))
+    write(OVERVIEW, overview(rows))
+    pages = " and ".join(str(page.relative_to(ROOT)) for page in (PAGE, OVERVIEW))
+    print(f"Wrote {pages}, and {len(PICTURES)} pictures, in {time.monotonic() - started:.0f} s")
     return 0
 
 

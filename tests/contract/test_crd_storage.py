@@ -89,7 +89,7 @@ def test_defaults_are_stored(crd_server: ApiServer, namespace: str) -> None:
             "algorithm": "None",
             "numSteps": 3,
             "topK": 1,
-            "disableThreshold": {"mode": "Auto", "min": 1, "max": 256},
+            "disableThreshold": {"mode": "Auto", "min": 1, "max": 512},
             "offPath": "Auto",
         },
         "rollout": {"strategy": "Recreate"},
@@ -132,7 +132,7 @@ def test_unknown_fields_are_dropped_for_clients_that_do_not_validate(crd_server:
     changes = merged(at("speculation.disableTreshold", 8), at("podTemplate.tolerations.0", {"key": "a", "efect": "x"}))
     spec = store(crd_server, namespace, changes, fieldValidation="Ignore")["spec"]
     assert "disableTreshold" not in spec["speculation"]
-    assert spec["speculation"]["disableThreshold"] == {"mode": "Auto", "min": 1, "max": 256}
+    assert spec["speculation"]["disableThreshold"] == {"mode": "Auto", "min": 1, "max": 512}
     assert spec["podTemplate"]["tolerations"] == [{"key": "a"}]
 
 
@@ -276,4 +276,4 @@ def test_explain_has_something_to_say(crd_server: ApiServer) -> None:
     schema = eventually(speculation, within_seconds=30, what="the resource's schema is published")
     threshold = schema["properties"]["disableThreshold"]
     assert "Changed in running servers, without a restart" in threshold["description"]
-    assert "Default: 256" in threshold["properties"]["max"]["description"]
+    assert "Default: 512" in threshold["properties"]["max"]["description"]

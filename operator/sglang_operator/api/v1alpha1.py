@@ -214,7 +214,7 @@ class DisableThreshold(ApiModel):
         "to it.",
     )
     min: AutoBound = Field(default=1, description="Smallest threshold that `Auto` may choose.")
-    max: AutoBound = Field(default=256, description="Largest threshold that `Auto` may choose.")
+    max: AutoBound = Field(default=512, description="Largest threshold that `Auto` may choose.")
 
 
 class SpeculationSpec(ApiModel):

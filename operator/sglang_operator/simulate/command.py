@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from sglang_operator.simulate import picture, report
+from sglang_operator.simulate.costs import LONGEST_ACCEPT_LENGTH
 from sglang_operator.simulate.curves.csvfile import curve_from_csv
 from sglang_operator.simulate.curves.curve import Curve, CurveError
 from sglang_operator.simulate.curves.families import MEASURED_ACCEPT_LENGTH, curve_by_name, curve_names
@@ -69,11 +70,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0, help="of requests, noise and scrape times (default 0)")
     parser.add_argument(
         "--accept-length",
-        type=float,
+        type=_read(_accept_length),
         default=MEASURED_ACCEPT_LENGTH,
         metavar="TOKENS",
-        help="mean output tokens of a request and drafting step at which the rates of FILE.csv were measured, 1 to 4 "
-        f"(default {MEASURED_ACCEPT_LENGTH:g})",
+        help="mean output tokens of a request and drafting step at which the rates of FILE.csv were measured, 1 to "
+        f"{LONGEST_ACCEPT_LENGTH} (default {MEASURED_ACCEPT_LENGTH:g})",
     )
     parser.add_argument("--picture", type=Path, metavar="FILE.svg|FILE.png", help="draw the run (needs matplotlib)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
@@ -92,10 +93,22 @@ def _read(function: Callable[[str], _Value]) -> Callable[[str], _Value]:
     return convert
 
 
+def _accept_length(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 1 <= value <= LONGEST_ACCEPT_LENGTH:
+        raise ValueError(f"{text!r} is no number from 1 to {LONGEST_ACCEPT_LENGTH}, for example 2.4")
+    return value
+
+
 def _curve(text: str, accept_length: float, refuse: Callable[[str], NoReturn]) -> Curve:
     try:
         return curve_from_csv(Path(text), accept_length=accept_length) if text.endswith(".csv") else curve_by_name(text)
     except OSError as error:
         refuse(f"--curve {text}: {error.strerror}")
-    except (CurveError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:
+        refuse(f"--curve {text}: no text in UTF-8; the first line must be batch_size,mode,tokens_per_second")
+    except CurveError as error:
         refuse(f"--curve: {error}")

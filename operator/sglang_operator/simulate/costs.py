@@ -23,6 +23,8 @@ from sglang_operator.simulate.curves.curve import Curve, Mode
 
 DRAFTED_TOKENS = 3
 """Drafted tokens for which a curve's `on` holds."""
+LONGEST_ACCEPT_LENGTH = DRAFTED_TOKENS + 1
+"""Output tokens of a step in which every draft is accepted."""
 KV_SECONDS_PER_TOKEN = 131_072 / 3.6e12
 KV_READS_DRAFTING = 1 + DRAFTED_TOKENS / 32
 CURVE_CONTEXT_TOKENS = 208
@@ -56,9 +58,10 @@ class Costs:
 
     def accept_length(self, factor: float, drafted_tokens: int = DRAFTED_TOKENS) -> float:
         """Mean output tokens of a request and step, for prompts with `factor` times the curve's mean."""
-        longest = DRAFTED_TOKENS + 1
-        mean = min(max(self.curve.accept_length * factor, 1.0), float(longest))
-        return mean if drafted_tokens == DRAFTED_TOKENS else mean_for_chain(mean, longest, drafted_tokens + 1)
+        mean = min(max(self.curve.accept_length * factor, 1.0), float(LONGEST_ACCEPT_LENGTH))
+        if drafted_tokens == DRAFTED_TOKENS:
+            return mean
+        return mean_for_chain(mean, LONGEST_ACCEPT_LENGTH, drafted_tokens + 1)
 
 
 def length_variance(mean: float, longest: int) -> float:

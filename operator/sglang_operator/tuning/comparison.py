@@ -5,8 +5,9 @@ losses of the modes that it chooses, weighted by decode time; where a mode was n
 that a gain is always a part of the whole present load.
 
 Beside the load, all batch sizes from the smallest to the largest that the last 15 minutes saw count a little, each
-octave alike. They decide between thresholds that the present load can't tell apart, and are reason enough for a change
-by themselves: the threshold should stand at the crossing before the load is there.
+octave alike, and a little beyond them those of which the better mode is sure by the fitted lines. They decide between
+thresholds that the present load can't tell apart, and are reason enough for a change by themselves: the threshold
+should stand at the crossing before the load is there. So does a large loss at any one of them.
 
 Candidates are the crossings, the starts of the buckets, the bounds and the threshold that stands. Where the modes cross
 twice (drafting hurts few requests, helps more, hurts many; mixture-of-experts models do that), a single threshold can't
@@ -22,13 +23,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sglang_operator.tuning import rule
-from sglang_operator.tuning.estimate import Difference, Estimator
+from sglang_operator.tuning.estimate import REACH_OCTAVES, Difference, Estimator
 from sglang_operator.tuning.load import Share
 from sglang_operator.tuning.samples import Mode
 
 _SPAN_WEIGHT = 0.02
 """Weight of all batch sizes beside that of the present load."""
 _BATCHES_PER_OCTAVE = 3
+_ALIKE = 2e-5
+"""Thresholds whose weighted losses differ by less are equally good."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,10 @@ class Gain:
     value: float
     deviation: float
 
+    def surely(self, deviations: float) -> float:
+        """The gain, if it is so many of its standard deviations smaller than it seems."""
+        return self.value - deviations * self.deviation
+
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
@@ -59,7 +66,9 @@ class Comparison:
     load_gain: Gain
     """What `best` saves over the threshold that stands, at the present load."""
     span_gain: Gain
-    """The same over all batch sizes seen in 15 minutes, each octave alike."""
+    """The same over all batch sizes seen in 15 minutes and one doubling beyond, each octave alike."""
+    peak_gain: Gain
+    """The same for the largest loss at any of them."""
     witness: Part
     """The batch size of the present load that speaks most for `best`."""
     crossings: tuple[int, ...]
@@ -69,7 +78,14 @@ class Comparison:
 
 
 def compare(
-    estimator: Estimator, load: Sequence[Share], *, low: int, high: int, standing: int, seen: tuple[float, float]
+    estimator: Estimator,
+    load: Sequence[Share],
+    *,
+    low: int,
+    high: int,
+    standing: int,
+    seen: tuple[float, float],
+    deviations: float,
 ) -> Comparison | None:
     """Compare thresholds from `low` to `high` with the one that stands; None when nothing busy is known in both modes.
 
@@ -79,19 +95,19 @@ def compare(
     busy = _parts(estimator, [(share.batch_size, share.share) for share in load])
     if not busy:
         return None
-    sizes = _span(*seen)
-    span = _parts(estimator, [(size, 1 / len(sizes)) for size in sizes])
+    span = _span_parts(estimator, *seen, deviations)
     turns = _turns(sorted({p.difference.batch_size: p.difference for p in (*busy, *span)}.values(), key=_batch_size))
     candidates = {standing, *rule.candidates(low=low, high=high), *(turn for turn in turns if low <= turn <= high)}
     at_load, over_span = _Losses(busy), _Losses(span)
     losses = {each: at_load.of(each) + _SPAN_WEIGHT * over_span.of(each) for each in candidates}
     least = min(losses.values())
-    best = rule.nearest((threshold for threshold, loss in losses.items() if loss <= least + 1e-4), standing)
+    best = rule.nearest((threshold for threshold, loss in losses.items() if loss <= least + _ALIKE), standing)
     sure = [part.difference for part in span if abs(part.difference.log_ratio) > part.difference.deviation]
     return Comparison(
         best=best,
         load_gain=_gain(busy, best, standing),
         span_gain=_gain(span, best, standing),
+        peak_gain=_peak_gain(span, best, standing, deviations),
         witness=max(busy, key=lambda part: (part.loss(standing) - part.loss(best), part.weight)),
         crossings=_turns(sure),
         starts_off=bool(sure) and sure[0].better is Mode.OFF,
@@ -108,6 +124,18 @@ def _span(smallest: float, largest: float) -> list[float]:
     octaves = math.log2(largest / smallest)
     count = round(octaves * _BATCHES_PER_OCTAVE)
     return [smallest * 2 ** (octaves * index / count) for index in range(count + 1)] if count else [smallest]
+
+
+def _span_parts(estimator: Estimator, smallest: float, largest: float, deviations: float) -> list[Part]:
+    """Return the batch sizes that were seen, and those a little beyond them of which the better mode is sure."""
+    sizes = _span(max(1.0, smallest / 2**REACH_OCTAVES), largest * 2**REACH_OCTAVES)
+    known = [
+        difference
+        for size in sizes
+        if (difference := estimator.difference(size))
+        and (smallest <= size <= largest or abs(difference.log_ratio) > deviations * difference.deviation)
+    ]
+    return [Part(1 / len(known), difference) for difference in known]
 
 
 def _batch_size(difference: Difference) -> float:
@@ -140,6 +168,20 @@ def _gain(parts: Sequence[Part], best: int, standing: int) -> Gain:
     return Gain(
         value=sum(part.loss(standing) - part.loss(best) for part in differing),
         deviation=sum(part.weight * part.difference.deviation for part in differing),
+    )
+
+
+def _peak_gain(parts: Sequence[Part], best: int, standing: int, deviations: float) -> Gain:
+    """Compare the largest losses; that of `standing` is where it is surely largest."""
+
+    def loss(part: Part, threshold: int) -> float:
+        return part.difference.loss(rule.mode(threshold, part.difference.batch_size))
+
+    if not parts:
+        return Gain(0.0, 0.0)
+    worst = max(parts, key=lambda part: loss(part, standing) - deviations * part.difference.deviation)
+    return Gain(
+        value=loss(worst, standing) - max(loss(part, best) for part in parts), deviation=worst.difference.deviation
     )
 
 

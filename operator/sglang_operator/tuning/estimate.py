@@ -36,7 +36,7 @@ _YIELD_BETWEEN = 0.08
 """Relative variance of the mean yields of requests, since prompts differ. It counts by requests, not by steps:"""
 _STEPS_IN_A_ROW = 32
 """after so many steps in a row all requests are taken to be other ones,"""
-_STEPS_IN_BURSTS = 8
+_STEPS_IN_BURSTS = 4
 """and after so many in bursts, which are far apart."""
 _BURSTS_SHARE = 0.2
 """A mode that took up less of its window ran in bursts."""
@@ -48,8 +48,11 @@ _FLOOR = 0.004
 """Relative standard deviation that no number of steps takes away."""
 _STALE = 0.3
 """Relative standard deviation of what is older than a drift, beside its own."""
-_REACH = 1.5
-"""A line is followed beyond the smallest and the largest batch size seen by at most this factor."""
+REACH_OCTAVES = 1.0
+"""A line is followed beyond the smallest and the largest batch size seen by at most so many doublings."""
+_BEND_OUTSIDE = 0.1
+"""Relative deviation of t from the line one doubling beyond the batch sizes seen."""
+_ROUNDING = 1e-9
 _ELASTICITY = 0.4
 """Prior of the relative slope, b / t * dt/db, with as large a standard deviation."""
 
@@ -227,20 +230,23 @@ def _mean_at(points: Sequence[_Point], batch_size: float) -> Estimate | None:
 
 def _line_at(points: Sequence[_Point], batch_size: float) -> Estimate | None:
     """Fit value = t + g * z, z the relative distance to `batch_size`, with a prior of g; return t."""
-    if not points or not points[0].batch_size / _REACH <= batch_size <= points[-1].batch_size * _REACH:
+    if not points:
+        return None
+    octave = math.log2(batch_size)
+    outside = max(0.0, points[0].octave - octave, octave - points[-1].octave)
+    if outside > REACH_OCTAVES + _ROUNDING:
         return None
     seen = _seen_from(points, batch_size)
     scale = min(seen, key=lambda item: abs(item[0]))[1]
-    a = b = u = 0.0
-    c = 1 / _ELASTICITY**2
-    v = c * _ELASTICITY
-    for z, value, variance in seen:
-        y = value / scale
-        w = 1 / (variance * y * y)
-        a, b, c = a + w, b + w * z, c + w * z * z
-        u, v = u + w * y, v + w * z * y
-    determinant = a * c - b * b
-    fitted, variance = (c * u - b * v) / determinant, c / determinant
+    weighted = [(z, value / scale, scale * scale / (variance * value * value)) for z, value, variance in seen]
+    total = sum(w for _, _, w in weighted)
+    centre = sum(w * z for z, _, w in weighted) / total
+    mean = sum(w * y for _, y, w in weighted) / total
+    prior = 1 / _ELASTICITY**2
+    spread = prior + sum(w * (z - centre) ** 2 for z, _, w in weighted)
+    slope = (prior * _ELASTICITY + sum(w * (z - centre) * (y - mean) for z, y, w in weighted)) / spread
+    fitted = mean - slope * centre
+    variance = 1 / total + centre * centre / spread + (_BEND_OUTSIDE * outside) ** 2
     if fitted <= 0:
         return Estimate(scale, 1.0)
     return Estimate(fitted * scale, math.sqrt(variance) / fitted)

@@ -15,6 +15,8 @@ class Limits:
     """Most changes within an hour, emergencies aside. Fewer: calmer under load that wanders."""
     min_gain: float = 0.02
     """Smallest gain worth a change, as a part of throughput. Larger: calmer, and further from the optimum."""
+    min_peak_gain: float = 0.05
+    """Smallest gain worth a change at the batch size that loses most, however little load it has."""
     emergency_gain: float = 0.10
     """A gain that is surely as large as this is taken at once. Smaller: sooner, and less calm."""
     deviations: float = 2.0

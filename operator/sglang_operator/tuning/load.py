@@ -29,7 +29,7 @@ def present(cells: Sequence[Cell], limits: Limits) -> tuple[Share, ...]:
     requests: defaultdict[Bucket, float] = defaultdict(float)
     steps: defaultdict[Bucket, float] = defaultdict(float)
     for cell in cells:
-        weight = 2 ** (-cell.window.age_seconds / limits.load_half_life_seconds)
+        weight = 2 ** (-cell.window.middle_seconds / limits.load_half_life_seconds)
         if cell.window.age_seconds >= limits.load_seconds:
             continue
         seconds[cell.bucket] += weight * cell.seconds

@@ -149,10 +149,13 @@ def _total(numbers: Iterable[float | None]) -> float | None:
 
 def _pool(samples: Collection[ModeSample]) -> tuple[Cell, ...]:
     dense = {sample.pod for sample in samples if sample.window == WINDOWS[0]}
+    split = {(s.pod, s.mode, s.bucket) for s in samples if s.pod in dense and s.window in WINDOWS[:2]}
     pooled: dict[tuple[Mode, Bucket, Window], Cell] = {}
     for sample in samples:
-        # The sparse window stands for the first two, never beside them.
-        if sample.window in ((SPARSE,) if sample.pod in dense else WINDOWS[:2]):
+        # The sparse window stands for the first two, never beside them: where scrapes are far apart, and for what ran
+        # between the last scrape of one and the first of the other, such as a burst of probes.
+        is_split = (sample.pod, sample.mode, sample.bucket) in split
+        if sample.window in ((SPARSE,) if is_split else WINDOWS[:2]):
             continue
         key = (sample.mode, sample.bucket, sample.window)
         known = pooled.get(key)

@@ -199,6 +199,7 @@ def _by_measurement(case: _Case) -> Verdict:
         high=case.policy.max,
         standing=case.previous.batch_size,
         seen=load.seen(case.evidence.cells) if present else (1, 1),
+        deviations=case.limits.deviations,
     )
 
     def probe_permille(threshold: int) -> int:
@@ -234,13 +235,14 @@ def _judge(case: _Case, comparison: Comparison | None, *, idle: bool) -> tuple[O
     if comparison is None:
         return Outcome.NOT_COMPARABLE, "At the present batch sizes only one mode has been measured so far."
     message = wording.explanation(comparison, standing, case.evidence.age_seconds(case.now), limits)
-    worth = [gain for gain in (comparison.load_gain, comparison.span_gain) if gain.value >= limits.min_gain]
-    if not worth:
+    whole = [gain for gain in (comparison.load_gain, comparison.span_gain) if gain.value >= limits.min_gain]
+    peak = [comparison.peak_gain] if comparison.peak_gain.value >= limits.min_peak_gain else []
+    if not whole and not peak:
         return Outcome.BEST_KNOWN, message
-    surely = max(gain.value - limits.deviations * gain.deviation for gain in worth)
-    if surely <= 0:
+    if max(gain.surely(limits.deviations) for gain in (*whole, *peak)) <= 0:
         return Outcome.UNSURE, message
-    emergency, moves = surely >= limits.emergency_gain, len(case.state.moves)
+    emergency = any(gain.surely(limits.deviations) >= limits.emergency_gain for gain in whole)
+    moves = len(case.state.moves)
     if case.dwells and not emergency:
         return Outcome.DWELL, f"The last change is less than {limits.dwell_seconds:.0f} s ago. {message}"
     if moves >= limits.moves_an_hour * (2 if emergency else 1):

@@ -28,7 +28,7 @@ from sglang_operator.tuning.load import Share
 from sglang_operator.tuning.model import Evidence, Probe
 from sglang_operator.tuning.samples import SPARSE
 
-BURST_STEPS = 8
+BURST_STEPS = 4
 """Steps of one burst in the server."""
 _UNKNOWN_LOSS = 0.3
 """What a mode is taken to lose where it was never seen,"""

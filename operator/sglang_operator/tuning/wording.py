@@ -25,7 +25,8 @@ def explanation(comparison: Comparison, standing: int, age_seconds: float, limit
         gain = (
             f"{rule.describe(comparison.best)} instead of {rule.describe(standing)} gains "
             f"{_percent(comparison.load_gain, limits)} at the present load, {_percent(comparison.span_gain, limits)} "
-            "over all batch sizes of the last 15 minutes."
+            "over all batch sizes of the last 15 minutes and next to them, "
+            f"{_percent(comparison.peak_gain, limits)} at the worst of them."
         )
     return f"{rates} {gain} {_crossings(comparison)}The evidence is {age_seconds:.0f} s old."
 

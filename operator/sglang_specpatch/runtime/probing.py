@@ -23,8 +23,9 @@ from __future__ import annotations
 
 from .buckets import around
 
-BURST_STEPS = 8
-"""The first step after a change of mode isn't counted; seven that are cost little more than the one."""
+BURST_STEPS = 4
+"""The first step after a change of mode isn't counted, so fewer would waste more of what they cost. More would last
+long where the other mode is slow: steps of half a second have been seen."""
 
 BURST_COST = 1000 * BURST_STEPS
 

@@ -312,17 +312,17 @@ def _steps(patch: hooks.SpecPatch) -> dict[str, tuple[int, int]]:
 @pytest.mark.parametrize(
     ("limit", "bridge", "counted"),
     [
-        (9, False, {"on 7-8": (14 + 7, 0), "off 7-8": (7, 8)}),
-        (9, True, {"on 7-8": (14 + 6, 0), "off 7-8": (7, 8)}),
-        (8, False, {"off 7-8": (14 + 7, 0), "on 7-8": (7, 8)}),
-        (8, True, {"off 7-8": (14 + 7, 0), "on 7-8": (6, 7)}),
+        (9, False, {"on 7-8": (6 + 3, 0), "off 7-8": (3, 4)}),
+        (9, True, {"on 7-8": (6 + 2, 0), "off 7-8": (3, 4)}),
+        (8, False, {"off 7-8": (6 + 3, 0), "on 7-8": (3, 4)}),
+        (8, True, {"off 7-8": (6 + 3, 0), "on 7-8": (2, 3)}),
     ],
 )
 def test_a_probe_burst_is_counted_in_its_own_mode_without_the_steps_that_changed_it(
     limit: int, bridge: bool, counted: dict[str, tuple[int, int]], overlap: bool
 ) -> None:
     patch = _unpublished(_patch(limit, 500))
-    _play(patch, [8] * 31, overlap=overlap, bridge=bridge)
+    _play(patch, [8] * 15, overlap=overlap, bridge=bridge)
     assert _steps(patch) == counted
 
 
@@ -351,12 +351,12 @@ def _transitions(registry: CollectorRegistry) -> tuple[float, float]:
 def test_a_step_beside_a_prefill_is_a_probe_but_not_counted() -> None:
     patch = _unpublished(_patch(9, 500))
     rank, reqs = _rank(patch, None), _requests(8)
-    for _ in range(18):
+    for _ in range(9):
         _decode(rank, reqs)
     hooks.note_forward(rank.model_worker, Batch([], prefill=True))
-    for _ in range(5):
+    for _ in range(2):
         assert not _decode(rank, reqs)
-    assert _steps(patch) == {"on 7-8": (14, 0), "off 7-8": (2 + 4, 8)}
+    assert _steps(patch) == {"on 7-8": (6, 0), "off 7-8": (1 + 1, 4)}
 
 
 def test_tokens_of_requests_that_had_ended_are_not_counted() -> None:

@@ -88,6 +88,18 @@ def test_the_load_rises_and_falls_and_the_threshold_follows() -> None:
     assert engine.threshold > 8
 
 
+@pytest.mark.parametrize("curve", ["always-helps", "fa3"])
+def test_a_rising_load_never_overtakes_the_threshold(curve: str) -> None:
+    """Drafting is better all the way from 8 to 200 requests, in half an hour, and the threshold stays ahead."""
+    engine = SteadyEngine(curve_by_name(curve), lambda now: round(8 * 25 ** (now / 1800)))
+    loop = Loop(engine, auto(16))
+    loop.run_until(300)
+    for minute in range(6, 31):
+        loop.run_until(60 * minute)
+        assert engine.threshold > engine.batch_at(loop.now), minute
+    assert len(loop.moves) <= loop.limits.moves_an_hour
+
+
 def test_a_load_that_has_been_everywhere_is_never_met_by_surprise() -> None:
     """Once both sides were seen, the threshold stands near the crossing (45.5), and steps of the load move nothing."""
     engine = SteadyEngine(curve_by_name("mid"), steps(16, 32, 48, 64, 16, 64, 16, 64, each_seconds=200))

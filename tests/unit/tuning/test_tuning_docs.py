@@ -7,19 +7,21 @@ import pathlib
 import pytest
 from evidence import START, at, auto, decided, fresh
 
+from sglang_operator.api.v1alpha1 import DisableThreshold
 from sglang_operator.settings import PREFIX, Settings
 from sglang_operator.tuning import queries
 from sglang_operator.tuning.limits import DEFAULTS
-from sglang_operator.tuning.policy import Outcome, decide
+from sglang_operator.tuning.policy import DEFAULT_BATCH_SIZE, Outcome, decide
 from sglang_operator.tuning.probing import BURST_STEPS
 from sglang_operator.tuning.samples import BUCKETS, WINDOWS
 from sglang_specpatch.runtime import probing as engine_probing
 
-TEXT = " ".join((pathlib.Path(__file__).parents[3] / "docs" / "tuning.md").read_text().split())
+DOCS = pathlib.Path(__file__).parents[3] / "docs"
+TEXT = " ".join((DOCS / "tuning.md").read_text().split())
 
 
 def test_the_example_is_a_real_message() -> None:
-    verdict = decide(auto(), fresh(at("49-64", on=5000, off=8000)), decided(65), START)
+    verdict = decide(auto(), fresh(at("49-64", on=4800, off=8000)), decided(65), START)
     assert verdict.outcome is Outcome.MOVED
     assert verdict.message in TEXT
 
@@ -38,6 +40,7 @@ def test_every_metric_is_listed(metric: str) -> None:
 
 def test_the_constants_are_those_of_the_code() -> None:
     assert f"| `min_gain` | {100 * DEFAULTS.min_gain:.0f} % |" in TEXT
+    assert f"| `min_peak_gain` | {100 * DEFAULTS.min_peak_gain:.0f} % |" in TEXT
     assert f"| `deviations` | {DEFAULTS.deviations:.0f} |" in TEXT
     assert f"| `emergency_gain` | {100 * DEFAULTS.emergency_gain:.0f} % |" in TEXT
     assert f"| `moves_an_hour` | {DEFAULTS.moves_an_hour} |" in TEXT
@@ -59,3 +62,18 @@ def test_the_constants_are_those_of_the_code() -> None:
 
 def test_the_server_s_bursts_are_as_long_as_the_operator_thinks() -> None:
     assert engine_probing.BURST_STEPS == BURST_STEPS
+
+
+@pytest.mark.parametrize("page", ["tuning.md", "tuning-results.md"])
+def test_the_measured_tables_are_on_the_page(page: str) -> None:
+    begin, end = (f"<!-- written by hack/bench/tuner.py: {word} -->" for word in ("begin", "end"))
+    written = (DOCS / page).read_text().split(begin)[1].split(end)[0]
+    assert "| mean of 130 runs |" in written
+
+
+def test_the_bounds_are_those_of_the_resource() -> None:
+    default = DisableThreshold()
+    assert f"| `min` | {default.min} |" in TEXT
+    assert f"| `max` | {default.max} |" in TEXT
+    assert f"| `batchSize` | {DEFAULT_BATCH_SIZE}, or the bound next to it |" in TEXT
+    assert f"bounds {default.min} and {default.max}" in (DOCS / "tuning-results.md").read_text()

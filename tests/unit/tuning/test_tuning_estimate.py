@@ -55,9 +55,11 @@ def test_between_two_batch_sizes_the_line_is_followed(batch: float) -> None:
 
 def test_far_beyond_what_was_seen_nothing_is_known() -> None:
     found = estimator(at("9-12", on=800, off=1000, batch=10))
-    assert found.difference(14) is not None
-    assert found.difference(16) is None
-    assert found.difference(6) is None
+    near, far = difference(found, 12), difference(found, 20)
+    assert far.deviation > 2 * near.deviation, "the further away, the less is known"
+    assert found.difference(21) is None
+    assert difference(found, 5).deviation > 2 * near.deviation
+    assert found.difference(4.9) is None
 
 
 def test_the_same_batch_in_both_modes_however_the_batches_differed() -> None:

@@ -98,6 +98,18 @@ def test_the_sparse_window_stands_in_for_the_newest_two_and_never_beside_them() 
     assert found == {WINDOWS[0]: 100, WINDOWS[1]: 100, SPARSE: 3, WINDOWS[2]: 200}
 
 
+def test_a_burst_between_the_scrapes_of_two_windows_is_not_lost() -> None:
+    """It is in the increase of neither window, but in that of the sparse one."""
+    off = tuple(sample("a", Mode.OFF, window=window) for window in (*WINDOWS[:2], SPARSE))
+    burst = sample("a", mode=Mode.ON, window=SPARSE, steps=7)
+    found = pick(MetricsSnapshot(taken_at=START, modes=(*off, burst), loads=(load("a"),)))
+    assert {(cell.mode, cell.window): cell.steps for cell in found.cells} == {
+        (Mode.OFF, WINDOWS[0]): 100,
+        (Mode.OFF, WINDOWS[1]): 100,
+        (Mode.ON, SPARSE): 7,
+    }
+
+
 def test_only_pods_that_the_service_owns_and_that_are_still_scraped_count() -> None:
     snapshot = MetricsSnapshot(
         taken_at=START,
