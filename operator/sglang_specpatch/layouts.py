@@ -26,6 +26,7 @@ from .fields import FieldStyle, hook_fields
 from .liveupdate import SCHEDULER, hook_live_update, hook_request
 from .names import RUNTIME_NAME
 from .offpath import hook_off_path
+from .reservation import hook_reservation
 from .result import Reason, Refusal
 from .worker import WORKER, controller_setup, has_zero_step_state
 
@@ -61,6 +62,7 @@ def plan(read: Reader, release: str | None) -> Layout:
             _hook_worker(edits)
             _hook_results(edits)
             _hook_idle(edits)
+            hook_reservation(edits, read)
             hook_off_path(edits, Edits(read))
         worker_file = WORKER if switchable else None
         return Layout(field_file, field_style, live_update_file, worker_file, edits.members())

@@ -21,6 +21,7 @@ MODULES = (
     "ports",
     "probing",
     "requests",
+    "reservation",
     "settings",
     "threshold",
 )

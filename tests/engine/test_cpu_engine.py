@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 from cpu_engine import plan
-from cpu_engine.edits import EDITS, PLANTED_POSITION, Edit, EditRefused, prepare
-from real_sglang import RELEASES, Workshop
+from cpu_engine.edits import EDITS, Edit, EditRefused, prepare
+from cpu_engine.faults import FAULTS
+from real_sglang import RELEASES, REPOSITORY, Workshop
 
 pytestmark = pytest.mark.engine
 
@@ -25,12 +26,12 @@ def package_with(folder: Path, text: str) -> Path:
 @pytest.mark.parametrize("release", ABLE)
 def test_every_release_has_all_the_places(workshop: Workshop, release: str, tmp_path: Path) -> None:
     source, package = workshop.source(release), tmp_path / "sglang"
-    for edit in (*EDITS, PLANTED_POSITION):
-        for name in edit.files:
-            if (source / name).is_file():
-                (package / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(source / name, package / name)
-    prepare(package, release, (*EDITS, PLANTED_POSITION))
+    edits = (*EDITS, *FAULTS)
+    for name in {name for edit in edits for name in edit.files if (source / name).is_file()}:
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source / name, package / name)
+    shutil.copytree(REPOSITORY / "operator/sglang_specpatch/runtime", package / "srt/speculative/specpatch")
+    prepare(package, release, edits)
     for file in package.rglob("*.py"):
         compile(file.read_text(), str(file), "exec")
 

@@ -78,10 +78,10 @@ def test_the_server_says_what_it_runs(seen: dict[str, Any]) -> None:
 
 
 def test_probes_run_the_other_mode_in_the_real_worker(seen: dict[str, Any]) -> None:
-    """At 500 of 1000 steps the first burst of 8 begins with the 16th step; at 0 there is none."""
+    """At 500 of 1000 steps the first burst of 4 begins with the 8th step; at 0 there is none."""
     probes = seen["probes"]
     assert probes["read back"] == [33, 500], "both settings in one update"
-    assert probes["steps"] == [3] * 15 + [0] * 8 + [3] * 8 + [0] * 8 + [3]
+    assert probes["steps"] == [3] * 7 + ([0] * 4 + [3] * 4) * 4 + [0]
     assert probes["after"] == [3] * 40
 
 

@@ -30,6 +30,7 @@ OURS = [field.name for field in FIELDS]
 FIELDS_FILE, SERVER_ARGS = FIELD_FILES
 IN_FIELDS = {"0.5.20", "0.5.21", "0.5.22", "0.5.23"}
 IN_COMPONENT = {"0.5.22", "0.5.23"}
+RESERVES_BY_MODE = "0.5.18"
 ALWAYS_DRAFTS = set(RELEASES[: RELEASES.index("0.5.14")])
 HOOKS = ["fields and flags", "live update", "read back"]
 HOOKS_OF_THE_WORKER = [
@@ -60,6 +61,7 @@ def test_the_layout_of_a_release_is_recognised(workshop: Workshop, release: str)
     assert {*HOOKS, *more} <= set(hooks)
     assert ("live update refused" in hooks) is (release in ALWAYS_DRAFTS)
     assert "off path refused" not in hooks
+    assert ("slots for drafts" in hooks) is (release == RESERVES_BY_MODE)
 
 
 def _statements(node: ast.AST) -> list[str]:

@@ -1,28 +1,47 @@
-"""Live updates of a real server with two tensor-parallel ranks: keys, bad values, and both ranks deciding alike."""
+"""Live updates of a real server with two tensor-parallel ranks: keys, bad values, and both ranks deciding alike.
+
+Its answers are compared with those of a server without speculation on one rank.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from cpu_engine import Answer, CpuEngine, acceptance, scenes
+from cpu_engine import CpuEngine, acceptance, plan
 from cpu_engine.client import PROBE_PERMILLE, THRESHOLD
-from cpu_engine.compare import same
+from cpu_engine.compare import Reference
 from real_sglang import RELEASES
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 
-NEWEST = RELEASES[-1]
 RANKS = ("--tp-size", "2", "--enable-metrics-for-all-schedulers")
 KEY, ADMIN_KEY = "a-key", "an-admin-key"
 
 
-@pytest.fixture(scope="module")
-def engine() -> Iterator[CpuEngine]:
-    bound = {"SGLANG_CPU_OMP_THREADS_BIND": "0|0"}
-    with CpuEngine(NEWEST, *RANKS, variables=bound, api_key=KEY, admin_key=ADMIN_KEY) as engine:
-        yield engine
+@dataclass(frozen=True)
+class Stage:
+    """A server with two ranks, and what is expected of it."""
+
+    engine: CpuEngine
+    expected: Reference
+
+
+@pytest.fixture(scope="module", params=plan.newest_of_this_run(RELEASES))
+def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
+    variables = {"SGLANG_CPU_OMP_THREADS_BIND": "0|0"}
+    server = CpuEngine(request.param, *RANKS, variables=variables, api_key=KEY, admin_key=ADMIN_KEY)
+    with server.starting() as engine:
+        with CpuEngine(request.param, speculating=False) as plain:
+            expected = Reference.of(plain)
+        yield Stage(engine.wait(), expected)
+
+
+@pytest.fixture
+def engine(stage: Stage) -> CpuEngine:
+    return stage.engine
 
 
 def in_force(engine: CpuEngine) -> set[tuple[object, object, float]]:
@@ -57,9 +76,12 @@ def test_a_bad_update_changes_nothing(engine: CpuEngine, values: dict[str, Any])
     engine.update({THRESHOLD: 9, PROBE_PERMILLE: 20})
     answer = engine.try_update(values)
     assert in_force(engine) == {(9, 20, 9.0)}
-    assert answer.status_code == 400 or answer.json() == [False], f"{answer.status_code} {answer.text}"
+    if engine.release != "0.5.14" or values.keys() <= GOOD.keys():  # It says True to keys that it doesn't know.
+        assert answer.status_code == 400 or answer.json() == [False], f"{answer.status_code} {answer.text}"
     if answer.status_code == 400 and values.keys() <= GOOD.keys():
-        assert "must be" in answer.text
+        assert (
+            "must be" in answer.text or "Input should be a valid number" in answer.text
+        )  # SGLang's own, for no number
 
 
 @pytest.mark.parametrize(("key", "status"), [("", 401), ("wrong", 401), (KEY, 401), (ADMIN_KEY, 200)])
@@ -69,22 +91,17 @@ def test_only_the_admin_key_may_change_settings(engine: CpuEngine, key: str, sta
     assert engine.internal_states()[0][THRESHOLD] == (7 if status == 200 else 9)
 
 
-def test_both_ranks_decide_alike(engine: CpuEngine) -> None:
+def test_both_ranks_decide_alike(stage: Stage) -> None:
     """A rank that drafted while the other did not would hang in a collective operation, or spoil the outputs."""
-    answers: dict[int, list[Answer]] = {}
-    for threshold in (0, 1):
-        engine.set_threshold(threshold)
-        answers[threshold] = engine.generate(scenes.MANY)
+    engine, expected = stage.engine, stage.expected
+    engine.update({THRESHOLD: 0, PROBE_PERMILLE: 0})
+    assert acceptance(expected.compare(engine)) > 1.5
+    engine.set_threshold(1)
+    assert acceptance(expected.compare(engine)) == 1.0
     with engine.toggled():
-        toggled = engine.generate(scenes.MANY)
-    engine.set_threshold(5)
-    crossed = engine.generate(scenes.COMING_AND_GOING)
-    engine.set_threshold(0)
-    same(answers[0], answers[1])
-    same(toggled, answers[1])
-    same(crossed, engine.generate(scenes.COMING_AND_GOING))
-    assert acceptance(answers[0]) > 1.5
-    assert acceptance(answers[1]) == 1.0
+        expected.compare(engine)
+    engine.update({THRESHOLD: 5, PROBE_PERMILLE: 100})
+    expected.compare(engine)
     assert transitions(engine, "0") == transitions(engine, "1") > 3
 
 

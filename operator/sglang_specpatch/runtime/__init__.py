@@ -28,6 +28,7 @@ from .offpath import (
     target_reads_last,
 )
 from .requests import check_request, refuse_request
+from .reservation import most_draft_tokens
 from .settings import parse_off_path, parse_probe_permille, parse_threshold
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "attach_off_path",
     "check_request",
     "lengths_on_host",
+    "most_draft_tokens",
     "note_forward",
     "note_idle",
     "note_result",

@@ -24,6 +24,7 @@ from .engine import (
 from .inactive import unsupported_worker
 from .offpath import ZERO_STEP
 from .ports import Batch, Collector, Processor, Reporter, Request, Scheduler, StepResult, Worker
+from .reservation import most_draft_tokens
 from .threshold import LiveSettings, ThresholdPolicy, install
 
 
@@ -128,6 +129,7 @@ def attach(worker: Worker) -> None:
     controller_class = import_module("sglang.srt.speculative.adaptive_runtime_state").AdaptiveController
     policy = install(worker, live, lambda: trim_override_logs(worker), controller_class)
     worker.specpatch = SpecPatch(policy)
+    most_draft_tokens(max(policy.candidate_steps) + 1)
     quiet_switch_log(worker)
     logger.info("Speculation threshold active: %s = %d", settings.THRESHOLD, policy.threshold)
 

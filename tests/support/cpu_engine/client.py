@@ -106,8 +106,12 @@ class EngineClient:
         self.post("/abort_request", {"rid": name})
 
     def flush(self) -> None:
-        """Forget all cached prefixes; only an idle server can."""
-        self.post("/flush_cache", {})
+        """Forget all cached prefixes; waits until the server is idle, which it is one turn after its last answer."""
+        end = time.monotonic() + REQUEST_SECONDS
+        while self.send("POST", "/flush_cache", {}).status_code != 200:
+            if time.monotonic() > end:
+                raise EngineFailed(f"not idle within {REQUEST_SECONDS} s\n{self.log_end()}")
+            time.sleep(0.1)
 
     def set_threshold(self, value: int) -> None:
         """Change the threshold while serving."""

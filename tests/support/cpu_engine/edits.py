@@ -1,4 +1,4 @@
-"""Edits that let a patched SGLang tree run on a CPU: made in a test's own copy, never part of the product.
+"""Edits that let a patched SGLang tree run on a CPU: made in the tests' own copy, never part of the product.
 
 Each one puts a statement at the start of one function or behind it. The function is found in the syntax tree; a
 release in which it can't be found, or is found twice, is refused before anything runs.
@@ -86,24 +86,33 @@ EDITS = (
          "retrieve_next_sibling", "target_predict"),
         before=(0, 5, 16),
     ),
+    Edit(
+        ("srt/speculative/triton_ops/cache_locs.py",), "assign_extend_cache_locs_func", "_is_cuda = True",
+        before=(0, 5, 16),
+    ),
     # With a GPU a step is prepared while the last one runs. On a CPU SGLang forbids that, though it can.
     Edit(
         ("srt/arg_groups/speculative_hook.py",), "_disable_overlap_schedule_for_cpu", "return None",
         since=(0, 5, 16),
     ),
+    # Without scaling, latent attention finds no rotary embedding for a CPU.
+    Edit(("srt/layers/rotary_embedding/factory.py",), "get_rope_wrapper", "device = None", ("device",)),
+    # Grammars mask with a kernel for GPUs alone.
+    Edit(
+        ("srt/constrained/xgrammar_backend.py",), "apply_vocab_mask",
+        "return __import__('xgrammar').apply_token_bitmask_inplace(logits, vocab_mask)",
+        ("logits", "vocab_mask"), before=(0, 5, 18), owner="XGrammarGrammar",
+    ),
+    # It takes memory that is pinned for a GPU.
+    Edit(
+        ("srt/constrained/xgrammar_backend.py",), "_allocate_token_bitmask",
+        "return __import__('xgrammar').allocate_token_bitmask(batch_size, vocab_size)",
+        ("vocab_size", "batch_size"), since=(0, 5, 17), before=(0, 5, 18),
+    ),
 )  # fmt: skip
 
-PLANTED_POSITION = Edit(
-    ("srt/models/llama.py",),
-    "forward",
-    'positions = __import__("planted").moved(positions, forward_batch)',
-    ("positions", "forward_batch"),
-    owner="LlamaForCausalLM",
-)
-"""An off-by-one in the positions of decode steps; see `planted`."""
 
-
-def prepare(package: Path, release: str, edits: Iterable[Edit] = EDITS) -> None:
+def prepare(package: Path, release: str, edits: Iterable[Edit]) -> None:
     """Make edits in a `sglang` package; raises EditRefused and then has changed nothing."""
     number = tuple(int(part) for part in release.split(".")[:3])
     texts: dict[Path, str] = {}

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -29,7 +29,6 @@ import requests
 
 from cpu_engine import prepared
 from cpu_engine.client import EngineClient, EngineFailed
-from cpu_engine.edits import Edit
 
 START_SECONDS = 600
 STOP_SECONDS = 20
@@ -49,7 +48,7 @@ BASE_FLAGS = (
 class CpuEngine(EngineClient):
     """One server; a context manager. `flags` come last and so win, `variables` are added to the environment.
 
-    `faults` are edits of SGLang's tree that plant errors; `latent` takes the target with latent attention.
+    `latent` takes the target with latent attention.
     """
 
     def __init__(
@@ -60,7 +59,6 @@ class CpuEngine(EngineClient):
         latent: bool = False,
         overlap: bool = True,
         variables: Mapping[str, str] | None = None,
-        faults: Sequence[Edit] = (),
         api_key: str | None = None,
         admin_key: str | None = None,
     ) -> None:
@@ -70,27 +68,16 @@ class CpuEngine(EngineClient):
         self._flags = [word for name, key in keys.items() if key for word in (name, key)]
         self._flags += [*_drafting(speculating), *([] if overlap else ["--disable-overlap-schedule"]), *flags]
         self._variables = dict(variables or {})
-        self._faults = faults
         self._latent = latent
         self._folder = tempfile.TemporaryDirectory(prefix="cpu-engine-")
         self._log = Path(self._folder.name) / "server.log"
         self._process: subprocess.Popen[bytes] | None = None
-        self.start_seconds = 0.0
 
     def start(self) -> Self:
         """Start the process; `wait` for it before use. Two servers start side by side in the time of one."""
-        package = prepared.tree(self.release, self._faults)
+        package = prepared.tree(self.release)
         self.port = _free_port()
-        command = [
-            *END_WITH_PARENT,
-            sys.executable,
-            "-m",
-            "sglang.launch_server",
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(self.port),
-        ]
+        command = [*END_WITH_PARENT, sys.executable, "-m", "sglang.launch_server"]
         models = prepared.made_models()
         target = models.latent_target if self._latent else models.target
         command += ["--host", "127.0.0.1", "--port", str(self.port), "--model-path", str(target)]
@@ -115,7 +102,6 @@ class CpuEngine(EngineClient):
                 raise EngineFailed(f"SGLang {self.release} ended at its start:\n{self.log_end()}")
             with contextlib.suppress(requests.RequestException):
                 if self.send("GET", "/health").status_code == 200:
-                    self.start_seconds = time.monotonic() - self._began
                     return self
             time.sleep(0.25)
         raise EngineFailed(f"SGLang {self.release} not ready within {START_SECONDS} s:\n{self.log_end()}")

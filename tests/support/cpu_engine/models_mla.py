@@ -45,7 +45,7 @@ def target_settings() -> dict[str, object]:
         "v_head_dim": HEAD,
         "head_dim": HEAD,
         "n_routed_experts": 4,
-        "n_shared_experts": None,
+        "n_shared_experts": 1,
         "num_experts_per_tok": 1,
         "moe_intermediate_size": 64,
         "moe_layer_freq": 1,

@@ -1,6 +1,7 @@
 """Which releases the tests on a real server take, since each costs minutes.
 
-Every run takes the newest release and one of the others, by the week of the year, so that all have their turn.
+Every run takes the newest release and one of the others, by the week of the year, so that all have their turn; some
+tests take the newest alone.
 `SGLANG_CPU_RELEASES` names others (`0.5.16,0.5.20`), or `all`.
 """
 
@@ -38,3 +39,8 @@ def chosen(releases: Sequence[str], wanted: str, day: datetime.date) -> list[str
 def of_this_run(releases: Sequence[str]) -> list[str]:
     """Return the releases of this run."""
     return chosen(releases, os.environ.get(VARIABLE, ""), datetime.date.today())
+
+
+def newest_of_this_run(releases: Sequence[str]) -> list[str]:
+    """Return the named releases of this run, or else the newest one alone."""
+    return of_this_run(releases) if os.environ.get(VARIABLE) else [releases[-1]]

@@ -6,13 +6,13 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from real_sglang import Workshop, fetch
 
 from cpu_engine import made
-from cpu_engine.edits import EDITS, Edit, prepare
+from cpu_engine.edits import EDITS, prepare
+from cpu_engine.faults import FAULTS
 from sglang_specpatch import archive
 
 HERE = Path(__file__).resolve().parent
@@ -38,31 +38,26 @@ def made_models() -> made.Models:
     return made.Models.under(folder)
 
 
-def tree(release: str, faults: Sequence[Edit] = ()) -> Path:
-    """Return the parent folder of a `sglang` package with the product's patch and the edits for the CPU.
+def tree(release: str) -> Path:
+    """Return the parent folder of a `sglang` package with the product's patch, the edits for the CPU and the faults.
 
-    `faults` are edits on top, which plant errors. Trees are named after all that they are made of; compiled files
-    stay with them, which halves the time of later starts.
+    Trees are named after all that they are made of; compiled files stay with them, which halves the time of later
+    starts.
     """
-    program = archive.build()
-    made_of = [program, repr(fetch.pins()[release]).encode(), repr(EDITS).encode()]
-    folder = _tree_folder(release, made_of)
+    program, edits = archive.build(), (*EDITS, *FAULTS)
+    digest = hashlib.sha256(b"\0".join([program, repr((fetch.pins()[release], edits)).encode()])).hexdigest()[:12]
+    folder = _cache() / f"tree-{release}-{digest}"
     with fetch.locked(f"cpu-engine-{release}"):
         if not folder.exists():
             _remove_unused()
             partial = fetch.fresh(folder.with_name(f"{folder.name}.partial"))
             _patch(program, release, partial / "tree")
-            prepare(partial / "tree" / "sglang", release)
+            prepare(partial / "tree" / "sglang", release, edits)
             _take_compiled(partial / "tree", release)
             (partial / "tree").rename(folder)
             shutil.rmtree(partial)
         os.utime(folder)
-        return _with_faults(folder, release, faults) if faults else folder
-
-
-def _tree_folder(release: str, made_of: Sequence[bytes]) -> Path:
-    digest = hashlib.sha256(b"\0".join(made_of)).hexdigest()[:12]
-    return _cache() / f"tree-{release}-{digest}"
+    return folder
 
 
 def _patch(program: bytes, release: str, target: Path) -> None:
@@ -71,17 +66,6 @@ def _patch(program: bytes, release: str, target: Path) -> None:
     done = workshop.apply(workshop.source(release).parent, target, "--no-import-check")
     if done.exit_code != 0:
         raise RuntimeError(f"SGLang {release} can't be patched:\n{done.log}")
-
-
-def _with_faults(folder: Path, release: str, faults: Sequence[Edit]) -> Path:
-    faulty = _tree_folder(release, [folder.name.encode(), repr(list(faults)).encode()])
-    if not faulty.exists():
-        partial = fetch.fresh(faulty.with_name(f"{faulty.name}.partial"))
-        shutil.copytree(folder, partial, copy_function=os.link, dirs_exist_ok=True)
-        prepare(partial / "sglang", release, faults)
-        partial.rename(faulty)
-    os.utime(faulty)
-    return faulty
 
 
 def _take_compiled(target: Path, release: str) -> None:
@@ -121,7 +105,10 @@ def environment(package: Path) -> dict[str, str]:
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1",
         "SGLANG_USE_CPU_ENGINE": "1",
+        # Without this library tensor-parallel ranks fall back to gloo; with it they ask for a GPU.
+        "SGLANG_NCCL_SO_PATH": "none",
         "TRITON_INTERPRET": "1",
         "TORCHDYNAMO_DISABLE": "1",
+        "SGLANG_SPECPATCH_CHECK_LENGTHS": "1",
         "SGLANG_CUDA_COREDUMP_BEFORE_CRASH_WAIT_SECS": "0",
     }

@@ -27,12 +27,6 @@ def prompts(seed: int, count: int, new_tokens: int, shortest: int = 5, longest: 
 MANY = prompts(seed=1, count=8, new_tokens=32)
 """Eight requests that begin and end together."""
 
-COMING_AND_GOING = [
-    replace(prompt, new_tokens=12 + 7 * (number % 5), delay_seconds=0.4 * number)
-    for number, prompt in enumerate(prompts(seed=2, count=10, new_tokens=0, longest=30))
-]
-"""Requests that join while others run, and leave at different times."""
-
 CROWD = prompts(seed=3, count=14, new_tokens=48, shortest=30, longest=50)
 """More tokens than CROWDED slots hold: some requests lose theirs and start again."""
 CROWDED = 768
@@ -40,20 +34,36 @@ CROWDED = 768
 STOPPING = prompts(seed=4, count=4, new_tokens=40, longest=20)
 """Requests to be given stop tokens and stop strings that their own answers contain."""
 
-SHAPES: tuple[dict[str, Any], ...] = (
+PENALTIES: tuple[dict[str, Any], ...] = (
     {"repetition_penalty": 1.3},
     {"frequency_penalty": 1.0, "presence_penalty": 0.5},
-    {"logit_bias": {"77": 3.0, "78": -100.0}},
     {"min_new_tokens": 10, "ignore_eos": False},
 )
-SHAPED = [
-    replace(prompt, sampling=shape)
-    for prompt, shape in zip(prompts(seed=5, count=len(SHAPES), new_tokens=24, longest=20), SHAPES, strict=True)
+PENALISED = [
+    replace(prompt, sampling=penalty)
+    for prompt, penalty in zip(prompts(seed=5, count=3, new_tokens=24, longest=20), PENALTIES, strict=True)
 ]
-"""Requests whose logits are changed."""
+"""Requests whose logits depend on what has been said."""
 
-SHORT = prompts(seed=7, count=1, new_tokens=4)[0]
 LONG = replace(prompts(seed=6, count=1, new_tokens=160)[0], name="long")
+
+GRAMMAR = "[0-9a-f]{24}"
+_SHAPES: tuple[dict[str, Any], ...] = (
+    {"regex": GRAMMAR, "ignore_eos": False}, {}, {"logit_bias": {"77": 3.0, "78": -100.0}}, {},
+)  # fmt: skip
+_JOINING = [
+    replace(prompt, new_tokens=12 + 7 * (number % 5), sampling=_SHAPES[number % len(_SHAPES)])
+    for number, prompt in enumerate(prompts(seed=2, count=16, new_tokens=0, longest=30))
+]
+
+
+def mixed(stopping: Sequence[Answer]) -> list[Prompt]:
+    """Return requests of all kinds, which join while others run and leave at different times.
+
+    There are more than the server runs at once. `stopping` are the answers to STOPPING without stops.
+    """
+    requests = [*_JOINING, *stopped(STOPPING, stopping)]
+    return [replace(prompt, delay_seconds=0.1 * number) for number, prompt in enumerate(requests)]
 
 
 def continued(asked: Sequence[Prompt], answers: Sequence[Answer], said: int = 17) -> list[Prompt]:

@@ -79,8 +79,10 @@ def extend(
             mask = torch.ones(count, cached + count, dtype=torch.bool)
             if is_causal:
                 mask[:, cached:] = torch.tril(mask[:, cached:])
-        keys = torch.cat([_rows(k_buffer, slots), k_extend[new]])
-        values = torch.cat([_rows(v_buffer, slots), v_extend[new]])
+        keys, values = k_extend[new], v_extend[new]
+        # Latent attention caches other rows than it attends to where nothing is cached yet.
+        if cached:
+            keys, values = torch.cat([_rows(k_buffer, slots), keys]), torch.cat([_rows(v_buffer, slots), values])
         o_extend[new] = _attend(q_extend[new], keys, values, scale, mask)
 
 
