@@ -21,6 +21,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from real_sglang import RELEASES
 from simulated_engine import free_port
 
 from engine_sim.auth import ADMIN_PATHS, allowed
@@ -58,10 +59,6 @@ def tree(release: str) -> pathlib.Path:
     folder = cache() / "trees" / release
     assert (folder / "sglang").is_dir(), f"{folder} is missing: `make test-engine` fetches it"
     return folder
-
-
-def releases() -> list[str]:
-    return sorted(folder.name for folder in (cache() / "trees").iterdir() if (folder / "sglang").is_dir())
 
 
 def environment(image: pathlib.Path, **more: str) -> dict[str, str]:
@@ -288,10 +285,10 @@ def test_traits_are_read_from_the_sources() -> None:
             takes_only_numbers(tree(release) / "sglang"),
             answers_true_always(tree(release) / "sglang"),
         )
-        for release in releases()
+        for release in RELEASES
     }
-    assert found["0.5.14"] == (False, True)
-    assert found["0.5.15"] == (False, False)
-    assert found["0.5.16"] == found[RELEASE] == (True, False)
-    newer = {release for release in found if not release.startswith(("0.5.14", "0.5.15"))}
+    between = ("0.5.15", "0.5.15.post1")
+    older, newer = RELEASES[: RELEASES.index(between[0])], RELEASES[RELEASES.index(between[-1]) + 1 :]
+    assert {found[release] for release in older} == {(False, True)}
+    assert {found[release] for release in between} == {(False, False)}
     assert {found[release] for release in newer} == {(True, False)}

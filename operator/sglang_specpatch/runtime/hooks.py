@@ -67,9 +67,10 @@ class SpecPatch:
             tokens = result.num_correct_drafts + batch_size
         else:
             tokens = _output_tokens(requests, predict_tokens)
-        self._count(now, seconds, result.speculative_num_draft_tokens > 1, batch_size, tokens)
+        self.count(now, seconds, result.speculative_num_draft_tokens > 1, batch_size, tokens)
 
-    def _count(self, now: float, seconds: float | None, drafted: bool, batch_size: int, tokens: int) -> None:
+    def count(self, now: float, seconds: float | None, drafted: bool, batch_size: int, tokens: int) -> None:
+        """Count one decode step; `seconds` None: it was not back to back with the one before."""
         choice = self.policy.choice(self.clock.decodes_behind)
         if choice is None or choice.drafts is not drafted:
             # It only prepared the next one to draft.

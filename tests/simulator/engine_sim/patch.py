@@ -105,7 +105,8 @@ class Patched:
 
     def decoded(self, mode: Mode, batch_size: int, tokens: int, now_seconds: float) -> None:
         """Let the patch count the step."""
-        self.patch.result(now_seconds, mode is Mode.ON, batch_size, tokens)
+        seconds = self.patch.clock.result(now_seconds)
+        self.patch.count(now_seconds, seconds, mode is Mode.ON, batch_size, tokens)
 
     def idle(self, now_seconds: float) -> None:
         """Let the patch settle its sums, as on a scheduler turn without a batch."""
