@@ -82,7 +82,8 @@ def test_a_share_of_nought_is_the_threshold_alone(limit: int, batch_sizes: list[
 @pytest.mark.parametrize(("limit", "usual", "other"), [(0, STEPS, 0), (1, 0, STEPS), (8, 0, STEPS), (9, STEPS, 0)])
 def test_a_probe_runs_the_other_mode(limit: int, usual: int, other: int) -> None:
     policy = Live(limit, 500).policy()
-    assert [policy.get_steps_for_batch(8) for _ in range(32)] == [usual] * 15 + [other] * 8 + [usual] * 8 + [other]
+    turns = [policy.get_steps_for_batch(8) for _ in range(16)]
+    assert turns == [usual] * 7 + [other] * 4 + [usual] * 4 + [other]
 
 
 def test_what_was_chosen_is_told_for_the_last_two_steps() -> None:
@@ -172,7 +173,7 @@ def test_steps_that_were_switched_off_teach_the_users_policy_nothing(overlap: bo
 @pytest.mark.parametrize(("limit", "overlap"), [(9, False), (9, True), (8, False), (8, True)])
 def test_probes_teach_the_users_policy_nothing(limit: int, overlap: bool) -> None:
     learned = _learned(Live(limit, 500), [8] * 40, overlap=overlap)
-    probes = {*range(15, 23), *range(31, 39)}
+    probes = {step for begin in range(7, 40, 8) for step in range(begin, begin + 4)}
     assert not probes & set(learned)
     assert bool(learned) is (limit == 9)
 
