@@ -24,7 +24,7 @@ install-cluster: install ## What the local cluster needs: Debian packages, Kuber
 	@$(PYTHON) hack/cluster install
 	@$(PYTHON) hack/engine/fetch.py env
 
-check: lint types verify unit ## Lint, types, generated files, unit tests; needs no cluster (under 2 minutes)
+check: lint types verify unit ## Lint, types, generated files, unit tests; needs no cluster (about 3 minutes)
 
 lint: install ## Style and import rules
 	@$(VENV)/bin/ruff check
