@@ -90,7 +90,7 @@ REFUSED: dict[str, tuple[Manifest, str, str]] = {
         f"{THRESHOLD}.batchSize",
         "batchSize must lie between min and max when mode is Auto",
     ),
-    "start above max": (at(f"{THRESHOLD}.batchSize", 257), f"{THRESHOLD}.batchSize", "between min and max"),
+    "start above max": (at(f"{THRESHOLD}.batchSize", 513), f"{THRESHOLD}.batchSize", "between min and max"),
     "negative threshold": (at(f"{THRESHOLD}.batchSize", -1), f"{THRESHOLD}.batchSize", "greater than or equal to 0"),
     "an absurd threshold": (
         at(f"{THRESHOLD}.batchSize", 10**9),
