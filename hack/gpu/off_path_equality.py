@@ -28,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from gpubench.client import Answer, Client, Prompt, ServerFault, random_prompts
 from gpubench.comparing import Summary, summary
 from gpubench.models import Pair
+from gpubench.reporting import say
 from gpubench.servers import (
     KINDS,
     PLAIN,
@@ -66,11 +67,6 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     made.add_argument("--work", type=Path, help="folder for models, logs and the patched copy; else a temporary one")
     made.add_argument("--out", type=Path, default=Path("off-path-result"), help="folder of the result (%(default)s)")
     return made.parse_args(arguments)
-
-
-def say(text: str) -> None:
-    """Print one line with the time."""
-    print(time.strftime("%H:%M:%S"), text, flush=True)
 
 
 class Requests:

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from gpubench.client import ServerFault
 from gpubench.measuring import OFF, Work, flip_cost, one_round, warm_up
 from gpubench.models import DRAFT_VOCABULARY, Pair, dummy_pair
-from gpubench.reporting import Report, flags_in, note
+from gpubench.reporting import Report, flags_in, note, say
 from gpubench.servers import (
     DECODE,
     KINDS,
@@ -78,11 +78,6 @@ def free_gib() -> float:
     query = ["nvidia-smi", "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
     listed = subprocess.run(query, capture_output=True, text=True, check=True, timeout=30).stdout
     return float(listed.split()[0]) / 1024
-
-
-def say(text: str) -> None:
-    """Print one line with the time."""
-    print(time.strftime("%H:%M:%S"), text, flush=True)
 
 
 class Run:

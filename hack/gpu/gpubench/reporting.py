@@ -8,6 +8,7 @@ import json
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,11 @@ from gpubench.measuring import COMPARISONS, MODES, Comparison, FlipCost, Mode, S
 from gpubench.servers import Patch, Server
 
 PACKAGES = ("sglang", "sglang-kernel", "sgl-kernel", "torch", "triton", "flashinfer-python", "transformers")
+
+
+def say(text: str) -> None:
+    """Print one line with the time."""
+    print(time.strftime("%H:%M:%S"), text, flush=True)
 
 
 def pins() -> dict[str, str]:

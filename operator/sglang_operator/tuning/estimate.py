@@ -36,8 +36,8 @@ _YIELD_BETWEEN = 0.08
 """Relative variance of the mean yields of requests, since prompts differ. It counts by requests, not by steps:"""
 _STEPS_IN_A_ROW = 32
 """after so many steps in a row all requests are taken to be other ones,"""
-_STEPS_IN_BURSTS = 4
-"""and after so many in bursts, which are far apart."""
+BURST_STEPS = 4
+"""and after one burst of probes, which has so many steps in the server: bursts are far apart."""
 _BURSTS_SHARE = 0.2
 """A mode that took up less of its window ran in bursts."""
 _BEND = 0.05
@@ -203,7 +203,7 @@ def yield_variance(cell: Cell) -> float:
     if cell.mode is Mode.OFF:
         return 0.0
     in_bursts = cell.seconds < _BURSTS_SHARE * cell.window.length_seconds
-    different = cell.batch_size * max(1.0, cell.steps / (_STEPS_IN_BURSTS if in_bursts else _STEPS_IN_A_ROW))
+    different = cell.batch_size * max(1.0, cell.steps / (BURST_STEPS if in_bursts else _STEPS_IN_A_ROW))
     return _YIELD_WITHIN / cell.requests + _YIELD_BETWEEN / different
 
 

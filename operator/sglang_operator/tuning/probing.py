@@ -22,14 +22,12 @@ from dataclasses import dataclass
 
 from sglang_operator.api.v1alpha1 import DisableThreshold
 from sglang_operator.tuning import rule
-from sglang_operator.tuning.estimate import Estimator
+from sglang_operator.tuning.estimate import BURST_STEPS, Estimator
 from sglang_operator.tuning.limits import Limits
 from sglang_operator.tuning.load import Share
 from sglang_operator.tuning.model import Evidence, Probe
 from sglang_operator.tuning.samples import SPARSE
 
-BURST_STEPS = 4
-"""Steps of one burst in the server."""
 _UNKNOWN_LOSS = 0.3
 """What a mode is taken to lose where it was never seen,"""
 _UNKNOWN_RATIO = 2.0

@@ -10,9 +10,9 @@ from evidence import START, at, auto, decided, fresh
 from sglang_operator.api.v1alpha1 import DisableThreshold
 from sglang_operator.settings import PREFIX, Settings
 from sglang_operator.tuning import queries
+from sglang_operator.tuning.estimate import BURST_STEPS
 from sglang_operator.tuning.limits import DEFAULTS
 from sglang_operator.tuning.policy import DEFAULT_BATCH_SIZE, Outcome, decide
-from sglang_operator.tuning.probing import BURST_STEPS
 from sglang_operator.tuning.samples import BUCKETS, WINDOWS
 from sglang_specpatch.runtime import probing as engine_probing
 
