@@ -6,8 +6,8 @@ import ast
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .anchors import AnchorMissing
-from .edit import SourceFile
+from .anchors import AnchorAmbiguous, AnchorMissing
+from .edit import EditRefused, SourceFile
 from .names import RUNTIME_NAME, RUNTIME_PARENT_MODULE
 from .result import Reason, Refusal
 
@@ -62,6 +62,21 @@ class Edits:
             Member(path, self._files[path].data, self._files[path].result(), tuple(hooks))
             for path, hooks in sorted(self._hooks.items())
         )
+
+
+def insert_all(insert: Callable[[Edits], None], edits: Edits, trial: Edits) -> str | None:
+    """Put hooks in together or not at all; returns the place that was not found.
+
+    `trial` is a second set of edits of the same tree, thrown away: so a hook that can't be placed leaves no other
+    behind.
+    """
+    try:
+        insert(trial)
+        trial.members()
+    except (AnchorMissing, AnchorAmbiguous, EditRefused) as error:
+        return str(error)
+    insert(edits)
+    return None
 
 
 def _refuse_patched(source: SourceFile) -> None:

@@ -10,7 +10,6 @@ import ast
 from collections.abc import Iterator
 
 from .anchors import (
-    AnchorAmbiguous,
     AnchorMissing,
     class_named,
     first_code,
@@ -19,36 +18,30 @@ from .anchors import (
     only,
     statement_where,
 )
-from .edit import EditRefused, SourceFile
-from .edits import Edits
+from .edit import SourceFile
+from .edits import Edits, insert_all
 from .names import RUNTIME_NAME
 from .worker import WORKER, controller_setup
 
 RELAY = "srt/managers/overlap_utils.py"
 
 _READERS = frozenset({"war_fastpath_runner", "last_shared_read_runner"})
+_TAIL = "_eagle_prefill_tail_tokens"
 _OUTPUT = f"{RUNTIME_NAME}_output"
 
 
 def hook_off_path(edits: Edits, trial: Edits) -> str | None:
-    """Put the hooks into `edits`, or, where a place isn't found, only the reason; returns that reason.
-
-    `trial` is a second set of edits of the same tree, thrown away: so a hook that can't be placed leaves no other
-    behind.
-    """
-    try:
-        _insert(trial)
-        trial.members()
-    except (AnchorMissing, AnchorAmbiguous, EditRefused) as error:
-        _attach(edits, str(error))
-        return str(error)
-    _insert(edits)
-    return None
+    """Put the hooks into `edits`, or, where a place isn't found, only the reason; returns that reason."""
+    reason = insert_all(_insert, edits, trial)
+    if reason is not None:
+        _attach(edits, reason)
+    return reason
 
 
 def _insert(edits: Edits) -> None:
     _attach(edits, None)
     _hook_steps(edits)
+    _hook_prefill(edits)
     _hook_start(edits)
     _hook_relay(edits)
 
@@ -84,6 +77,23 @@ def _hook_steps(edits: Edits) -> None:
         f"if {RUNTIME_NAME}.target_reads_last(self): return self._target_worker.model_runner",
     )
     edits.hooked(WORKER, "off path step")
+
+
+def _hook_prefill(edits: Edits) -> None:
+    source, _ = _worker(edits)
+    extend = method_named(source, class_named(source, "EagleDraftWorker"), "_draft_extend_for_prefill")
+    wanted = ("batch", "target_hidden_states", "next_token_ids", "mm_input_embeds")
+    if not set(wanted) <= {argument.arg for argument in extend.args.args}:
+        raise AnchorMissing(f"{WORKER}: EagleDraftWorker._draft_extend_for_prefill({', '.join(wanted)})")
+    if not any(isinstance(node, ast.alias) and node.name == _TAIL for node in ast.walk(source.tree)):
+        raise AnchorMissing(f"{WORKER}: import of {_TAIL}")
+    passed = ", ".join(("self", *wanted, _TAIL))
+    source.insert_before(
+        extend.body,
+        first_code(extend),
+        f"if ({_OUTPUT} := {RUNTIME_NAME}.off_path_prefill({passed})) is not None: return {_OUTPUT}",
+    )
+    edits.hooked(WORKER, "off path prefill")
 
 
 def _hook_start(edits: Edits) -> None:

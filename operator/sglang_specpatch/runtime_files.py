@@ -15,6 +15,7 @@ MODULES = (
     "offpath_decode",
     "offpath_draft",
     "offpath_lengths",
+    "offpath_prefill",
     "offpath_steps",
     "offpath_support",
     "offpath_types",

@@ -34,8 +34,8 @@ RESERVES_BY_MODE = "0.5.18"
 ALWAYS_DRAFTS = set(RELEASES[: RELEASES.index("0.5.14")])
 HOOKS = ["fields and flags", "live update", "read back"]
 HOOKS_OF_THE_WORKER = [
-    "forward clock", "idle clock", "live update request", "off path", "off path graphs", "off path step",
-    "step counters", "threshold controller",
+    "forward clock", "idle clock", "live update request", "off path", "off path graphs", "off path prefill",
+    "off path step", "step counters", "threshold controller",
 ]  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from cpu_engine import Answer, CpuEngine, acceptance, plan, scenes
 from cpu_engine.client import PROBE_PERMILLE, THRESHOLD
 from cpu_engine.compare import Reference, same
 from cpu_engine.engine import DRAFT_STEPS
-from cpu_engine.faults import LENGTHS_ON_THE_HOST, Switch
+from cpu_engine.faults import LENGTHS_ON_THE_HOST, StepNotes, Switch
 from real_sglang import RELEASES
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
@@ -31,25 +31,28 @@ PROBES = "sglang:spec_probe_steps_total"
 
 @dataclass(frozen=True)
 class Stage:
-    """A speculating server, what is expected of it, and the switch of its planted errors."""
+    """A speculating server, what is expected of it, the switch of its planted errors, and notes of its steps."""
 
     engine: CpuEngine
     expected: Reference
     continued: list[Answer]
     penalised: list[Answer]
     switch: Switch
+    steps: StepNotes
 
 
 @pytest.fixture(scope="module", params=plan.of_this_run(RELEASES))
 def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """Page size 1; the server without speculation starts beside it."""
-    switch = Switch(tmp_path_factory.mktemp("switch"))
-    with CpuEngine(request.param, variables={**LENGTHS_ON_THE_HOST, **switch.variables}).starting() as engine:
+    folder = tmp_path_factory.mktemp("server")
+    switch, steps = Switch(folder), StepNotes(folder)
+    variables = {**LENGTHS_ON_THE_HOST, **switch.variables, **steps.variables}
+    with CpuEngine(request.param, variables=variables).starting() as engine:
         with CpuEngine(request.param, speculating=False) as plain:
             expected = Reference.of(plain)
             continued = plain.generate(scenes.continued(scenes.MANY, expected.many))
             penalised = one_by_one(plain)
-        yield Stage(engine.wait(), expected, continued, penalised, switch)
+        yield Stage(engine.wait(), expected, continued, penalised, switch, steps)
 
 
 def one_by_one(engine: CpuEngine) -> list[Answer]:
@@ -125,6 +128,66 @@ def test_probes_change_nothing(stage: Stage, threshold: int, other_mode: str) ->
     assert stage.engine.metric(PROBES, mode=other_mode) > before
 
 
+def test_drafts_between_steps_without_are_as_good(stage: Stage) -> None:
+    """From where both draft, a server that often stops drafting accepts as much as one that never does."""
+    always, resumed = tokens_at_the_same_places(stage, TOGGLED)
+    assert resumed == pytest.approx(always, rel=0.01)
+
+
+def test_drafts_behind_prompts_read_while_nothing_is_drafted_are_as_good(stage: Stage) -> None:
+    """Of such prompts the draft model gets keys and values alone."""
+    always, behind = tokens_at_the_same_places(stage, RESUMED)
+    assert behind == pytest.approx(always, rel=0.01)
+
+
+@dataclass(frozen=True)
+class Course:
+    """The threshold `before` the prompts come, and those that take turns while so many tokens are said."""
+
+    before: int
+    values: tuple[int, ...]
+    new_tokens: int
+
+
+TOGGLED = Course(before=0, values=(0, 1), new_tokens=60)
+RESUMED = Course(before=1, values=(0,), new_tokens=16)
+"""Few tokens, since drafts soon depend on the prompt no more."""
+
+
+def tokens_at_the_same_places(stage: Stage, course: Course) -> tuple[int, int]:
+    """Return the tokens of steps that draft, always and in this course, from where both did."""
+    always, other = drafted(stage, replace(course, before=0, values=(0,))), drafted(stage, course)
+    places = always.keys() & other.keys()
+    assert len(places) > 80
+    return sum(always[place] for place in places), sum(other[place] for place in places)
+
+
+def drafted(stage: Stage, course: Course) -> dict[tuple[tuple[int, ...], int], int]:
+    switched(stage, course.before)
+    stage.engine.flush()
+    stage.engine.set_threshold(course.values[0])
+    stage.steps.clear()
+    with stage.engine.toggled(course.values):
+        prompts = [*scenes.MANY, *scenes.CROWD]
+        stage.engine.generate([replace(prompt, new_tokens=course.new_tokens) for prompt in prompts])
+    return stage.steps.drafted()
+
+
+@pytest.mark.parametrize(
+    ("error", "course"),
+    [
+        ("draft position", TOGGLED),
+        ("draft slot", TOGGLED),
+        ("prompt position", RESUMED),
+        ("prompt slot", RESUMED),
+    ],
+)
+def test_a_wrong_position_or_slot_in_the_draft_cache_costs_acceptance(stage: Stage, error: str, course: Course) -> None:
+    with stage.switch.wrong(error):
+        always, other = tokens_at_the_same_places(stage, course)
+    assert other < 0.98 * always
+
+
 def test_prefixes_decoded_without_drafts(stage: Stage) -> None:
     """Drafts are as good as behind prefilled ones: the draft model's cache is kept right while it does not draft."""
     decoded, prefilled = drafted_on(stage)
@@ -133,28 +196,8 @@ def test_prefixes_decoded_without_drafts(stage: Stage) -> None:
     assert [answer.verify_steps for answer in decoded] == [answer.verify_steps for answer in prefilled]
 
 
-def test_drafts_between_steps_without_are_as_good(stage: Stage) -> None:
-    """By the server's own count, which leaves out the step that resumes drafting."""
-    prompts = [replace(prompt, new_tokens=120) for prompt in scenes.MANY]
-    stage.engine.set_threshold(0)
-    before = counted(stage.engine, "on")
-    answers = stage.engine.generate(prompts)
-    always = tokens_of_a_draft(stage.engine, before)
-    before = counted(stage.engine, "on")
-    with stage.engine.toggled():
-        same(stage.engine.generate(prompts), answers)
-    # Other positions are drafted from, so some of the difference is chance; a cache off by one gives half of it.
-    assert tokens_of_a_draft(stage.engine, before) == pytest.approx(always, rel=0.15)
-
-
-def tokens_of_a_draft(engine: CpuEngine, before: list[float]) -> float:
-    time.sleep(PUBLISHED_SECONDS)
-    _, tokens, requests = (now - then for now, then in zip(counted(engine, "on"), before, strict=True))
-    return tokens / requests
-
-
 @pytest.mark.parametrize("error", ["draft position", "draft slot"])
-def test_a_wrong_position_or_slot_in_the_draft_cache_costs_acceptance(stage: Stage, error: str) -> None:
+def test_a_wrong_position_or_slot_behind_a_prefix_costs_acceptance(stage: Stage, error: str) -> None:
     with stage.switch.wrong(error):
         decoded, prefilled = drafted_on(stage)
     same(decoded, stage.continued)
@@ -163,8 +206,8 @@ def test_a_wrong_position_or_slot_in_the_draft_cache_costs_acceptance(stage: Sta
 
 def drafted_on(stage: Stage) -> tuple[list[Answer], list[Answer]]:
     """Return answers drafted behind tokens that were decoded without drafts, and behind the same ones prefilled."""
+    switched(stage, threshold=1)
     stage.engine.flush()
-    stage.engine.set_threshold(1)
     decoded = continued(stage, threshold=0)
     stage.engine.flush()
     return decoded, stage.engine.generate(scenes.continued(scenes.MANY, stage.expected.many))
@@ -173,10 +216,16 @@ def drafted_on(stage: Stage) -> tuple[list[Answer], list[Answer]]:
 def continued(stage: Stage, threshold: int) -> list[Answer]:
     """Return answers behind answers that are taken from the cache."""
     said = stage.engine.generate(scenes.MANY)
-    stage.engine.set_threshold(threshold)
+    switched(stage, threshold)
     answers = stage.engine.generate(scenes.continued(scenes.MANY, said))
     assert all(answer.cached_tokens > len(one.tokens) for answer, one in zip(answers, scenes.MANY, strict=True))
     return answers
+
+
+def switched(stage: Stage, threshold: int) -> None:
+    """Set the threshold, and let a step obey it: prompts are read as the last step was run."""
+    stage.engine.set_threshold(threshold)
+    stage.engine.generate([scenes.SHORT])
 
 
 def test_prefixes_drafted_and_continued_without(stage: Stage) -> None:

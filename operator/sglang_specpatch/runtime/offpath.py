@@ -15,9 +15,10 @@ from .engine import logger, setting_reader, settled
 from .offpath_decode import TargetDecode, decode_graphs, draft_placement, measured
 from .offpath_draft import DraftKeyWriter, DraftLog
 from .offpath_lengths import CHECK_VARIABLE, HostLengths
+from .offpath_prefill import prefill_rows
 from .offpath_steps import Resumption, Step
 from .offpath_support import Obstacle, cache_obstacles, config_obstacles
-from .offpath_types import Batch, DataType, GraphRunner, Payload, Result, Tensor, Worker
+from .offpath_types import Batch, DataType, DraftInput, GraphRunner, Payload, Result, Tensor, Worker
 from .settings import OFF_PATH
 
 DECODE = "Decode"
@@ -25,6 +26,9 @@ ZERO_STEP = "ZeroStep"
 
 Publish = Callable[[Tensor], None]
 """Takes the lengths after a step, [requests], as soon as they are settled."""
+
+TailOf = Callable[[Batch, Tensor], Tensor]
+"""Takes a prefill and the tokens sampled, and returns what follows each request's last row: SGLang's own function."""
 
 Barrier = Callable[[], None]
 """Brings grammars up to what has been sampled before; called when the next logits are there."""
@@ -36,6 +40,7 @@ class OffPath:
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self._resumption = Resumption()
+        self._drafting = True
         self._log: DraftLog | None = None
         self._decode: TargetDecode | None = None
         self.lengths = HostLengths(check=os.environ.get(CHECK_VARIABLE) == "1")
@@ -47,6 +52,8 @@ class OffPath:
         self._log = _draft_log(self._worker)
         # The lengths belong to its slots, and whoever resolves them has nothing but the batch to find them by.
         self._worker.req_to_token_pool.specpatch_lengths = self.lengths
+        # SGLang's draft prefill is a method of its own part of the worker.
+        self._worker.draft_worker.specpatch_off_path = self
 
     def prefill(self, batch: Batch) -> None:
         """Note a prefill about to run: slots of logged rows may be its own or part of its prefix."""
@@ -55,6 +62,19 @@ class OffPath:
         self._resumption.prefilled(batch.req_pool_indices_cpu)
         if self._log is not None:
             self._log.flush()
+
+    def prefill_draft(self, batch: Batch, hidden: Tensor, sampled: Tensor, tail_of: TailOf) -> DraftInput | None:
+        """Write a prefill's keys and values to the draft model's cache, or return None to run the whole draft model.
+
+        While nothing is drafted, what the draft model would propose behind a prompt is of no use. `hidden` holds the
+        target's states, [rows, width], and `sampled` a token for each request.
+        """
+        if self._drafting or self._log is None or not batch.enable_overlap or batch.forward_mode.is_idle():
+            return None
+        assert self._decode is not None
+        self._log.write(*prefill_rows(batch, tail_of(batch, sampled)), hidden)
+        self._resumption.unprepared(batch.req_pool_indices_cpu)
+        return self._decode.bonus_only(sampled)
 
     def step(self, batch: Batch, on_publish: Publish | None, barrier: Barrier | None) -> Result | None:
         """Run one decode step, or return None if drafts are to be made."""
@@ -69,7 +89,7 @@ class OffPath:
         return self._run(batch, on_publish, barrier, extends=step is Step.RESUME or self._log is None)
 
     def _choose(self, batch: Batch) -> Step:
-        drafting = self._worker.speculative_num_steps > 0
+        drafting = self._drafting = self._worker.speculative_num_steps > 0
         if self._log is None:  # Every step left something to draft from.
             return Step.DRAFT if drafting else Step.DECODE
         return self._resumption.choose(drafting, batch.req_pool_indices_cpu)
@@ -114,7 +134,7 @@ def _draft_log(worker: Worker) -> DraftLog | None:
     writer = DraftKeyWriter(worker)
     padding = torch.zeros((2,), dtype=torch.int64, device=worker.device)
     try:
-        with torch.no_grad():
+        with torch.no_grad(), draft_placement(worker):
             writer.write(padding, padding, padding, torch.zeros((2, width), dtype=dtype, device=worker.device))
     except Exception as error:
         logger.warning("Off path: each decode step runs its draft extend; writing keys alone failed: %s", error)
@@ -185,6 +205,16 @@ def off_path_forward(worker: Worker, batch: Batch) -> None:
     path = _path(worker)
     if path is not None and (batch.forward_mode.is_extend() or batch.is_extend_in_batch):
         path.prefill(batch)
+
+
+def off_path_prefill(
+    draft_worker: Worker, batch: Batch, hidden: Tensor, sampled: Tensor, embeddings: Tensor | None, tail_of: TailOf
+) -> DraftInput | None:
+    """Called before the draft model runs over a prefill; what the next step starts from, or None to let it run."""
+    path = _path(draft_worker)
+    if path is None or embeddings is not None:
+        return None
+    return path.prefill_draft(batch, hidden, sampled, tail_of)
 
 
 def off_path_step(

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, ExitStack
 from importlib import import_module
 
 from .engine import logger
-from .offpath_types import Batch, ForwardBatch, GraphRunner, Library, Result, Tensor, Worker
+from .offpath_types import Batch, DraftInput, ForwardBatch, GraphRunner, Library, Result, Tensor, Worker
 
 _READ_DONE_EVENTS = ("war_fastpath_read_done_event", "shared_read_done_event")
 _WIDTHS = ("captured_req_width", "num_tokens_per_bs")
@@ -95,11 +95,15 @@ class TargetDecode:
             next_token_ids=tokens,
             can_run_cuda_graph=output.can_run_cuda_graph,
             speculative_num_draft_tokens=1,
-            next_draft_input=self._draft_input(bonus_tokens=tokens),
+            next_draft_input=self.bonus_only(tokens),
             accept_lens=self._host_ones(len(batch.reqs)),
             new_seq_lens=forward_batch.seq_lens,
             routed_experts_output=getattr(output, "routed_experts_output", None),
         )
+
+    def bonus_only(self, tokens: Tensor) -> DraftInput:
+        """Return what the next step starts from: each request's last token, and nothing to draft from."""
+        return self._draft_input(bonus_tokens=tokens)
 
     def needs_device_lengths(self, result: Result) -> None:
         """Put the accept lengths on the device, for a draft extend that follows."""

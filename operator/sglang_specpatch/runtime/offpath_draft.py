@@ -17,6 +17,9 @@ from .offpath_decode import draft_placement
 from .offpath_steps import FLUSH_STEPS, LogBook
 from .offpath_types import DataType, ForwardBatch, Layer, Runner, Tensor, Worker
 
+WRITTEN_ROWS = 2048
+"""Rows written at once: latent attention makes queries as wide as its cache before it writes a key."""
+
 PADDING_SLOT = 0
 """SGLang's caches keep slot 0 for rows that nobody reads."""
 
@@ -68,7 +71,6 @@ class DraftKeyWriter:
     """Runs a one-layer draft model up to the write of its keys and values, for rows in any order."""
 
     def __init__(self, worker: Worker) -> None:
-        self._worker = worker
         self._runner = worker.draft_worker.draft_runner
         self._torch = import_module("torch")
         self._info = import_module("sglang.srt.model_executor.forward_batch_info")
@@ -79,11 +81,16 @@ class DraftKeyWriter:
     def write(self, tokens: Tensor, slots: Tensor, positions: Tensor, hidden: Tensor) -> None:
         """Write one row each of int64 `tokens`, `slots` and `positions`, and of `hidden` [rows, width].
 
-        Raises RuntimeError if the model ran through without attention.
+        The caller has entered `draft_placement`. Raises RuntimeError if the model ran through without attention.
         """
+        for start in range(0, len(tokens), WRITTEN_ROWS):
+            rows = slice(start, start + WRITTEN_ROWS)
+            self._write(tokens[rows], slots[rows], positions[rows], hidden[rows])
+
+    def _write(self, tokens: Tensor, slots: Tensor, positions: Tensor, hidden: Tensor) -> None:
         batch = self._forward_batch(tokens, slots, positions, hidden)
         try:
-            with draft_placement(self._worker), self._active():
+            with self._active():
                 self._runner.model.forward(tokens, positions, batch)
         except KeysWritten:
             return
@@ -116,6 +123,7 @@ class DraftLog:
 
     def __init__(self, worker: Worker, writer: DraftKeyWriter, max_batch: int) -> None:
         self._torch = import_module("torch")
+        self._worker = worker
         self._writer = writer
         self._device = worker.device
         self._capacity = FLUSH_STEPS * max_batch
@@ -158,7 +166,12 @@ class DraftLog:
             return
         self._book.clear()
         tokens, slots, positions = self._ints[:rows].t().contiguous().unbind(0)
-        self._writer.write(tokens, self._newest(slots), positions, self._hidden[:rows])
+        with draft_placement(self._worker):
+            self._writer.write(tokens, self._newest(slots), positions, self._hidden[:rows])
+
+    def write(self, tokens: Tensor, slots: Tensor, positions: Tensor, hidden: Tensor) -> None:
+        """Write rows past the log, as the writer does."""
+        self._writer.write(tokens, slots, positions, hidden)
 
     def _newest(self, slots: Tensor) -> Tensor:
         """Turn away all but the last row of each slot: a slot freed in between may have gone to another request."""

@@ -37,6 +37,10 @@ class Resumption:
         """Note that the requests in these slots, on the host, can be drafted for: their prefill made what it takes."""
         self._stale.difference_update(slots.tolist())
 
+    def unprepared(self, slots: Tensor) -> None:
+        """Note that the prefill of the requests in these slots, on the host, left nothing to draft from."""
+        self._stale.update(slots.tolist())
+
     def choose(self, drafting: bool, slots: Tensor) -> Step:
         """Choose the step of the requests in these slots, given that drafts are wanted or not."""
         if not drafting:

@@ -38,5 +38,8 @@ ForwardBatch: TypeAlias = Any
 Result: TypeAlias = Any
 """GenerationBatchResult"""
 
+DraftInput: TypeAlias = Any
+"""EagleDraftInput"""
+
 Payload: TypeAlias = Any
 """What a step hands on to the next: RelayPayload, in older releases EagleDraftInput"""

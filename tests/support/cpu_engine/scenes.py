@@ -45,6 +45,8 @@ PENALISED = [
 ]
 """Requests whose logits depend on what has been said."""
 
+SHORT = Prompt((3, 4, 5), new_tokens=8)
+
 LONG = replace(prompts(seed=6, count=1, new_tokens=160)[0], name="long")
 
 GRAMMAR = "[0-9a-f]{24}"

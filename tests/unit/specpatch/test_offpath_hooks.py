@@ -12,6 +12,15 @@ from sglang_specpatch.worker import WORKER
 
 WORKER_SOURCE = """
 from sglang.srt.speculative.adaptive_runtime_state import AdaptiveController
+from sglang.srt.speculative.eagle_utils import (
+    _eagle_prefill_tail_tokens,
+    default_tree_mask_mode,
+)
+
+
+class EagleDraftWorker:
+    def _draft_extend_for_prefill(self, batch, target_hidden_states, next_token_ids, mm_input_embeds=None):
+        return self.draft_runner.forward(batch)
 
 
 class EAGLEWorkerV2:
@@ -96,6 +105,10 @@ def test_every_hook_stands_where_it_works() -> None:
     assert f"self.activate_step_by_batch(batch.seq_lens.shape[0]) {step} if batch.spec_info" in decode
     graphs = body(worker, "EAGLEWorkerV2", "build_adaptive_runtime_state")[1]
     assert "TargetGraphRunnerCls = DecodeCudaGraphRunner TargetGraphRunnerCls = specpatch.off_path_graphs(" in graphs
+    prefill = body(worker, "EagleDraftWorker", "_draft_extend_for_prefill")[0]
+    arguments = "batch, target_hidden_states, next_token_ids, mm_input_embeds, _eagle_prefill_tail_tokens"
+    call = f"specpatch_output := specpatch.off_path_prefill(self, {arguments})"
+    assert prefill == f"if ({call}) is not None: return specpatch_output"
     relay = files[RELAY]
     assert body(relay, "FutureMap", "resolve_seq_lens_cpu")[1] == "if specpatch.lengths_on_host(batch): return"
     assert body(relay, "FutureMap", "stash")[1] == "if specpatch.relays_bonus_only(payload): return"
@@ -119,6 +132,8 @@ def test_a_relay_that_takes_less_by_itself_is_left_alone() -> None:
         ("last_shared_read_runner", "reader", "last_shared_read_runner"),
         ("self._build_trivial_verify_input(batch)", "None", "_build_trivial_verify_input"),
         ("on_publish=None, ", "", "on_publish"),
+        ("next_token_ids, mm_input_embeds=None", "next_token_ids", "_draft_extend_for_prefill"),
+        ("    _eagle_prefill_tail_tokens,\n", "", "_eagle_prefill_tail_tokens"),
     ],
 )
 def test_one_missing_place_leaves_the_reason_alone(old: str, new: str, named: str) -> None:

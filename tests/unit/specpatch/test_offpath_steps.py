@@ -82,3 +82,17 @@ def test_a_full_log_takes_no_more() -> None:
     book.add(3)
     assert book.fits(1)
     assert not book.fits(2)
+
+
+def test_a_prefill_that_left_nothing_to_draft_from_waits_for_one_more_step() -> None:
+    steps = Resumption()
+    steps.unprepared(Slots(1, 2))
+    steps.prefilled(Slots(2))
+    assert [steps.choose(True, Slots(2, 1)), steps.choose(True, Slots(2, 1))] == [Step.RESUME, Step.DRAFT]
+
+
+def test_a_chunk_that_left_nothing_is_made_up_for_by_the_next_chunk() -> None:
+    steps = Resumption()
+    steps.unprepared(Slots(1))
+    steps.prefilled(Slots(1))
+    assert steps.choose(True, Slots(1)) is Step.DRAFT
