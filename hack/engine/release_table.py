@@ -24,7 +24,7 @@ Every release from {first} to {last} in the package index, {count} of them. What
 files contain, never by its version; this page is what the patch decided. `make test-engine` fails when a decision has
 changed, `make releases-check` when the index has a release that is not here.
 
-- *fields*: where the three settings and their flags are added. An annotated field makes its flag itself; elsewhere the
+- *fields*: where the four settings and their flags are added. An annotated field makes its flag itself; elsewhere the
   field is one line of the dataclass and the flag a call of `add_argument` of its own, each behind the whole statement
   of its neighbour.
 - *live update*: where `/set_internal_state` is handled in the scheduler process.

@@ -52,7 +52,7 @@ def claims_of(manifest: Manifest) -> Claims:
 
 def _field_claim(field: EngineField) -> FieldClaim:
     if field.kind is str:
-        accepted = [(choice, choice) for choice in settings.OFF_PATHS]
+        accepted = [(word, word) for word in settings.CHOICES[field.name]]
         return FieldClaim(field.name, field.flag, field.default, accepted, ["sometimes", ""], [], [])
     highest = settings.HIGHEST[field.name]
     return FieldClaim(

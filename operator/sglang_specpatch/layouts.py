@@ -28,6 +28,7 @@ from .names import RUNTIME_NAME
 from .offpath import hook_off_path
 from .reservation import hook_reservation
 from .result import Reason, Refusal
+from .verify_tile import hook_verify_tile
 from .worker import WORKER, controller_setup, has_zero_step_state
 
 RESULTS = "srt/managers/scheduler_components/batch_result_processor.py"
@@ -64,6 +65,7 @@ def plan(read: Reader, release: str | None) -> Layout:
             _hook_idle(edits)
             hook_reservation(edits, read)
             hook_off_path(edits, Edits(read))
+        hook_verify_tile(edits, Edits(read))
         worker_file = WORKER if switchable else None
         return Layout(field_file, field_style, live_update_file, worker_file, edits.members())
     except (AnchorMissing, AnchorAmbiguous, EditRefused) as error:

@@ -58,6 +58,15 @@ FIELDS = (
         help="How a decode step without drafts is run: decode = as without speculation, zero-step = as a verify of one "
         "token, auto = decode where it can.",
     ),
+    EngineField(
+        name=settings.VERIFY_TILE,
+        kind=str,
+        default="default",
+        parser="parse_verify_tile",
+        live=False,
+        help="Tile of the triton attention backend for extends of up to 16 tokens with heads of up to 128, as a verify "
+        "is: 16x128 = less work for rows that aren't there, default = SGLang's own.",
+    ),
 )
 
 PACKAGE = "sglang"

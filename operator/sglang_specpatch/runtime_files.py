@@ -25,6 +25,7 @@ MODULES = (
     "reservation",
     "settings",
     "threshold",
+    "verify_tile",
 )
 
 

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
-import engine_drive
 import pytest
 from real_sglang import RELEASES, Workshop
 
@@ -18,26 +12,10 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(360)]
 DRIVEN = ("0.5.14", "0.5.16", "0.5.20", "0.5.22", "0.5.23")
 """One release of every layout, and the oldest and newest."""
 
-DRIVE_SECONDS = 240
-
-
-@functools.cache
-def _drive(workshop_folder: Path, directory: Path, environment: tuple[tuple[str, str], ...]) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, str(Path(engine_drive.__file__))],
-        env=dict(environment), cwd=workshop_folder, capture_output=True, text=True, check=False, timeout=DRIVE_SECONDS,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
-    seen: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return seen
-
 
 @pytest.fixture(params=DRIVEN)
 def seen(request: pytest.FixtureRequest, workshop: Workshop) -> dict[str, Any]:
-    patched = workshop.patched(request.param)
-    assert patched.exit_code == 0, patched.log
-    environment = workshop.environment(patched.directory)
-    return _drive(workshop.folder, patched.directory, tuple(sorted(environment.items()))) | {"release": request.param}
+    return workshop.observe("engine_drive.py", request.param) | {"release": request.param}
 
 
 def test_the_driven_releases_are_known() -> None:
@@ -74,6 +52,7 @@ def test_the_server_says_what_it_runs(seen: dict[str, Any]) -> None:
         "inactive_reason": None,
         "off_path": "ZeroStep",
         "off_path_reason": "chosen by --speculative-off-path zero-step",
+        "verify_tile": "default",
     }
 
 

@@ -175,6 +175,7 @@ async def test_the_launch_path_serves_what_the_patched_sources_say(image: Image,
                 "inactive_reason": None,
                 "off_path": "ZeroStep",
                 "off_path_reason": "chosen by --speculative-off-path zero-step",
+                "verify_tile": "default",
             }
             work = {"text": "hello", "sampling_params": {"max_new_tokens": 40}}
             await asyncio.gather(*(posted(session, "/generate", work) for _ in range(12)))

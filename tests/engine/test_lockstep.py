@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import lockstep
@@ -18,25 +13,10 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(360)]
 PLAYED = ("0.5.16", RELEASES[-1])
 """A release that keeps live settings in its arguments, and one that keeps them in a context."""
 
-PLAY_SECONDS = 240
-
-
-@functools.cache
-def _play(environment: tuple[tuple[str, str], ...], folder: Path) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, str(Path(lockstep.__file__))],
-        env=dict(environment), cwd=folder, capture_output=True, text=True, check=False, timeout=PLAY_SECONDS,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
-    seen: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return seen
-
 
 @pytest.fixture(params=PLAYED)
 def seen(request: pytest.FixtureRequest, workshop: Workshop) -> dict[str, Any]:
-    patched = workshop.patched(request.param)
-    assert patched.exit_code == 0, patched.log
-    return _play(tuple(sorted(workshop.environment(patched.directory).items())), workshop.folder)
+    return workshop.observe("lockstep.py", request.param)
 
 
 def test_two_ranks_decide_alike_at_each_step(seen: dict[str, Any]) -> None:

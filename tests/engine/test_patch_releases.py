@@ -32,7 +32,7 @@ IN_FIELDS = {"0.5.20", "0.5.21", "0.5.22", "0.5.23"}
 IN_COMPONENT = {"0.5.22", "0.5.23"}
 RESERVES_BY_MODE = "0.5.18"
 ALWAYS_DRAFTS = set(RELEASES[: RELEASES.index("0.5.14")])
-HOOKS = ["fields and flags", "live update", "read back"]
+HOOKS = ["fields and flags", "live update", "read back", "verify tile"]
 HOOKS_OF_THE_WORKER = [
     "forward clock", "idle clock", "live update request", "off path", "off path graphs", "off path prefill",
     "off path step", "step counters", "threshold controller",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import importlib.util
 import json
 import os
@@ -20,6 +21,7 @@ from sglang_specpatch import archive
 
 REPOSITORY = Path(__file__).parents[2]
 APPLY_SECONDS = 300
+OBSERVE_SECONDS = 240
 
 
 def _fetch_module() -> ModuleType:
@@ -80,6 +82,19 @@ class Patched:
         return Patched(**{**content, "directory": Path(content["directory"])})
 
 
+@functools.cache
+def _observed(
+    program: str, arguments: tuple[str, ...], environment: tuple[tuple[str, str], ...], folder: Path
+) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, program, *arguments],
+        env=dict(environment), cwd=folder, capture_output=True, text=True, check=False, timeout=OBSERVE_SECONDS,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    seen: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return seen
+
+
 @dataclass
 class Workshop:
     """Patches trees in a folder of its own, and every release once in one that the processes of a session share."""
@@ -138,6 +153,18 @@ class Workshop:
             if not record.exists():
                 self.apply(self.source(release).parent, folder / release).write(record)
         return Patched.read(record)
+
+    def observe(self, program: str, release: str, *arguments: str, **variables: str) -> dict[str, Any]:
+        """Run a program beside this file in the patched tree of a release; return the JSON object that it prints last.
+
+        Run once for the same arguments.
+        """
+        patched = self.patched(release)
+        assert patched.exit_code == 0, patched.log
+        environment = self.environment(patched.directory, **variables)
+        return _observed(
+            str(Path(__file__).with_name(program)), arguments, tuple(sorted(environment.items())), self.folder
+        )
 
     def copy(self, release: str, name: str) -> Path:
         """Return a copy of the pristine package under a folder of its own, to be damaged."""

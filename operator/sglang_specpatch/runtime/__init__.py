@@ -30,7 +30,8 @@ from .offpath import (
 )
 from .requests import check_request, refuse_request
 from .reservation import most_draft_tokens
-from .settings import parse_off_path, parse_probe_permille, parse_threshold
+from .settings import parse_off_path, parse_probe_permille, parse_threshold, parse_verify_tile
+from .verify_tile import extend_tile
 
 __all__ = [
     "accepts_update",
@@ -38,6 +39,7 @@ __all__ = [
     "attach",
     "attach_off_path",
     "check_request",
+    "extend_tile",
     "lengths_on_host",
     "most_draft_tokens",
     "note_forward",
@@ -51,6 +53,7 @@ __all__ = [
     "parse_off_path",
     "parse_probe_permille",
     "parse_threshold",
+    "parse_verify_tile",
     "refuse_request",
     "relays_bonus_only",
     "target_reads_last",

@@ -28,8 +28,10 @@ def setting_reader(name: str) -> Callable[[], Any]:
     That is the config of the scheduler process, which `/set_internal_state` changes and `/server_info` shows, so
     there is one truth. Raises AttributeError when no known place has it.
     """
-    context = import_module("sglang.srt.runtime_context")
-    get_spec = getattr(context, "get_spec", None)
+    try:
+        get_spec = getattr(import_module("sglang.srt.runtime_context"), "get_spec", None)
+    except ModuleNotFoundError:
+        get_spec = None
     if get_spec is not None and hasattr(get_spec(), name):
         return lambda: getattr(get_spec(), name)
     get_args = import_module("sglang.srt.server_args").get_global_server_args

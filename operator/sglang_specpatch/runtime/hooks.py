@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 
-from . import settings
+from . import settings, verify_tile
 from .counters import OFF, ON, PUBLISH_SECONDS, Publisher, StepClock, StepSums
 from .engine import (
     inactive_reason,
@@ -206,6 +206,7 @@ def add_readback(scheduler: Scheduler, state: dict[str, object]) -> None:
         "inactive_reason": None if patch is not None else _why_inactive(worker),
         "off_path": None if patch is None else patch.off_path,
         "off_path_reason": None if patch is None else patch.off_path_reason,
+        "verify_tile": verify_tile.in_use(),
     }
 
 

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 THRESHOLD = "speculative_disable_batch_threshold"
 PROBE_PERMILLE = "speculative_probe_permille"
 OFF_PATH = "speculative_off_path"
+VERIFY_TILE = "speculative_verify_tile"
 
 MAX_THRESHOLD = 1_000_000
 MAX_PROBE_PERMILLE = 500
-OFF_PATHS = ("auto", "decode", "zero-step")
+CHOICES = {OFF_PATH: ("auto", "decode", "zero-step"), VERIFY_TILE: ("default", "16x128")}
+"""The words that a setting takes; the first one is the default."""
 
 LIVE = (THRESHOLD, PROBE_PERMILLE)
 """What a live update may change; the rest is settled at start."""
 
-ALL = (*LIVE, OFF_PATH)
+ALL = (*LIVE, *CHOICES)
 
 HIGHEST = {THRESHOLD: MAX_THRESHOLD, PROBE_PERMILLE: MAX_PROBE_PERMILLE}
 
 
 def refusal(name: str, value: object) -> str | None:
     """Say why a setting can't have a value, or None if it can; a live one takes a plain int in its range."""
-    if name == OFF_PATH:
-        return None if value in OFF_PATHS else f"{name} must be one of {', '.join(OFF_PATHS)}, got {value!r}"
+    if name in CHOICES:
+        words = CHOICES[name]
+        return None if value in words else f"{name} must be one of {', '.join(words)}, got {value!r}"
     if type(value) is not int:
         return f"{name} must be a whole number, got {value!r} ({type(value).__name__})"
     if not 0 <= value <= HIGHEST[name]:
@@ -50,8 +53,17 @@ def parse_probe_permille(text: str) -> int:
 
 def parse_off_path(text: str) -> str:
     """Read the command-line value; argparse prints the sentence of the raised ArgumentTypeError."""
-    if text not in OFF_PATHS:
-        raise argparse.ArgumentTypeError(f"must be one of {', '.join(OFF_PATHS)}, got {text!r}")
+    return _one_of(CHOICES[OFF_PATH], text)
+
+
+def parse_verify_tile(text: str) -> str:
+    """Read the command-line value; argparse prints the sentence of the raised ArgumentTypeError."""
+    return _one_of(CHOICES[VERIFY_TILE], text)
+
+
+def _one_of(words: Sequence[str], text: str) -> str:
+    if text not in words:
+        raise argparse.ArgumentTypeError(f"must be one of {', '.join(words)}, got {text!r}")
     return text
 
 

@@ -236,6 +236,11 @@ def test_a_flag_that_a_field_sets_is_refused_with_the_field(args: list[str], sai
     assert "hunter2" not in message
 
 
+def test_the_tile_of_verifies_is_the_users_to_choose() -> None:
+    args = engine(service({"engine.args": ["--speculative-verify-tile", "16x128"]}))["args"]
+    assert args[-2:] == ["--speculative-verify-tile", "16x128"]
+
+
 def test_an_abbreviation_of_several_flags_is_refused_with_all_of_them() -> None:
     message = refusal("--speculative-num", "4")
     assert "--speculative-num-steps (use spec.speculation.numSteps)" in message

@@ -47,6 +47,7 @@ async def test_server_info_says_what_the_patch_says(start: Starter) -> None:
             "inactive_reason": None,
             "off_path": "Decode",
             "off_path_reason": None,
+            "verify_tile": "default",
         }
         assert state["effective_max_running_requests_per_dp"] == 64
         assert (info["version"], info["tp_size"], info["status"]) == ("0.5.23", 8, "ready")

@@ -148,9 +148,9 @@ PLANTED = {
         "MAX_PROBE_PERMILLE = 1000",
         "--speculative-probe-permille=501 is not refused",
     ),
-    "any off path accepted": (
+    "any word accepted": (
         "settings.py",
-        "if text not in OFF_PATHS:",
+        "if text not in words:",
         "if False:",
         "--speculative-off-path=sometimes is not refused",
     ),

@@ -14,6 +14,7 @@ from sglang_specpatch.runtime import engine, hooks, settings, threshold
 from sglang_specpatch.runtime.ports import Controller
 
 FIELD, PROBE, OFF_PATH = settings.THRESHOLD, settings.PROBE_PERMILLE, settings.OFF_PATH
+TILE = settings.VERIFY_TILE
 
 
 class Rejected(Exception):
@@ -106,6 +107,7 @@ def test_the_read_back_is_the_live_values_and_the_way_steps_without_drafts_are_r
         "inactive_reason": None,
         "off_path": off_path[0],
         "off_path_reason": (*off_path, None)[1],
+        "verify_tile": "default",
     }
 
 
@@ -180,7 +182,7 @@ class EAGLEWorkerV2:
 
 
 def _supported(monkeypatch: pytest.MonkeyPatch, reason: str | None = None, **values: object) -> None:
-    spec = SimpleNamespace(**{FIELD: 4, PROBE: 0, OFF_PATH: "auto", **values})
+    spec = SimpleNamespace(**{FIELD: 4, PROBE: 0, OFF_PATH: "auto", TILE: "default", **values})
     _fake_sglang(
         monkeypatch,
         runtime_context={"get_spec": lambda: spec},

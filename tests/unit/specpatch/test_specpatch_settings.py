@@ -67,6 +67,20 @@ def test_an_off_path_is_taken_by_its_name(value: str) -> None:
     assert settings.parse_off_path(value) == value
 
 
+@pytest.mark.parametrize("value", ["default", "16x128"])
+def test_a_tile_is_taken_by_its_name(value: str) -> None:
+    assert settings.refusal(settings.VERIFY_TILE, value) is None
+    assert settings.parse_verify_tile(value) == value
+
+
+@pytest.mark.parametrize("value", ["", "16x64", "16X128", "16", "auto"])
+def test_any_other_tile_is_refused(value: str) -> None:
+    sentence = "must be one of default, 16x128, got"
+    assert sentence in (settings.refusal(settings.VERIFY_TILE, value) or "")
+    with pytest.raises(argparse.ArgumentTypeError, match=sentence):
+        settings.parse_verify_tile(value)
+
+
 @pytest.mark.parametrize("value", ["", "Decode", "zerostep", "ZeroStep", "auto ", None, 0, True])
 def test_any_other_off_path_is_refused(value: object) -> None:
     sentence = "must be one of auto, decode, zero-step, got"
