@@ -4,8 +4,9 @@
     python3 hack/gpu/off_path_table.py --model org/target --draft-model org/eagle3 --backends fa3
 
 Needs an NVIDIA GPU and an installed SGLang; nothing else beside this repository. For each attention backend it starts
-a server without speculation, one with, as SGLang is installed, and two of the patched copy (a decode step in place of
-a draft, and SGLang's zero-step state), measures them in turns, and writes `off-path.md` and `off-path.json`.
+a server without speculation, one with, as SGLang is installed, and some of the patched copy (a decode step in place of
+a draft; SGLang's zero-step state; with triton, the short tile for verifies), measures them in turns, and writes
+`off-path.md` and `off-path.json`.
 
 With weights that are made up no draft is ever accepted, so a mean number of accepted tokens is simulated, alike for
 all speculating servers; with --model they draft for real.
@@ -50,6 +51,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     made.add_argument("--servers", default=",".join(KINDS), help="kinds of servers (%(default)s)")
     made.add_argument("--requests", default="1,8,32,128", help="numbers of requests side by side (%(default)s)")
     made.add_argument("--rounds", type=int, default=3, help="rounds over all of it (%(default)s)")
+    made.add_argument("--most-requests-rounds", type=int, default=0, help="further rounds of the largest number alone")
     made.add_argument("--prompt-tokens", type=int, default=128)
     made.add_argument("--new-tokens", type=int, default=256)
     made.add_argument("--model", help="target model; without it an 8B Llama whose weights are made up")
@@ -88,6 +90,7 @@ class Run:
         self.folder = work
         self.kinds = [KINDS[name] for name in arguments.servers.split(",")]
         self.requests = [int(count) for count in arguments.requests.split(",")]
+        self.last_round = arguments.rounds + arguments.most_requests_rounds - 1
         self.ends = time.monotonic() + arguments.seconds
         together = arguments.together == "yes" or (
             arguments.together == "auto" and free_gib() >= len(self.kinds) * arguments.memory_gib
@@ -122,12 +125,12 @@ class Run:
             say(f"patched: {self.patch.digest[:12]}")
         groups = [self.kinds] if self.report.together else [[kind] for kind in self.kinds]
         for backend in self.arguments.backends.split(","):
-            rounds = (
-                [range(self.arguments.rounds)] if self.report.together else [[n] for n in range(self.arguments.rounds)]
-            )
-            for numbers in rounds:
+            every = range(self.last_round + 1)
+            for numbers in [every] if self.report.together else [[number] for number in every]:
                 for kinds in groups:
-                    self._measure(backend, kinds, list(numbers))
+                    able = [kind for kind in kinds if kind.backends is None or backend in kind.backends]
+                    if able:
+                        self._measure(backend, able, list(numbers))
         for line in flags_in(self.report):
             say(line)
         self.report.write(self.arguments.out)
@@ -163,15 +166,16 @@ class Run:
             self.report.servers += [note(server, backend) for server in servers.values()]
         for number in rounds:
             began = time.monotonic()
+            requests = self.requests if number < self.arguments.rounds else [max(self.requests)]
             self.report.samples += one_round(
-                servers, self.work, backend=backend, requests=self.requests, number=number, say=say
+                servers, self.work, backend=backend, requests=requests, number=number, say=say
             )
             self.report.write(self.arguments.out)
             spent = time.monotonic() - began
             if number != rounds[-1] and time.monotonic() + spent > self.ends:
                 self.report.failures.append(f"{backend}: rounds after {number}: no time left")
                 break
-        if OFF.server in servers and rounds[-1] == self.arguments.rounds - 1:
+        if OFF.server in servers and rounds[-1] == self.last_round:
             cost = flip_cost(
                 servers[DECODE.name],
                 self.work,

@@ -10,11 +10,12 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
 from gpubench.client import random_prompts
-from gpubench.servers import DECODE, PLAIN, UNPATCHED, ZERO_STEP, Server
+from gpubench.servers import DECODE, PLAIN, SHORT_TILE, UNPATCHED, ZERO_STEP, Server
 
 ALWAYS, NEVER = 0, 1
 """Thresholds: draft at every batch size, and at none."""
@@ -39,7 +40,8 @@ ALWAYS_ON = Mode("unpatched, speculating", UNPATCHED.name, None)
 ON = Mode("on", DECODE.name, ALWAYS)
 OFF = Mode("off (Decode)", DECODE.name, NEVER)
 OFF_ZERO_STEP = Mode("off (ZeroStep)", ZERO_STEP.name, NEVER)
-MODES = (NONE, ALWAYS_ON, ON, OFF, OFF_ZERO_STEP)
+ON_SHORT_TILE = Mode("on (16x128)", SHORT_TILE.name, ALWAYS)
+MODES = (NONE, ALWAYS_ON, ON, OFF, OFF_ZERO_STEP, ON_SHORT_TILE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +99,7 @@ COMPARISONS = (
     Comparison(OFF_ZERO_STEP, NONE, Measure.DECODE),
     Comparison(ON, ALWAYS_ON, Measure.VERIFY_STEPS),
     Comparison(ON, NONE, Measure.END_TO_END),
+    Comparison(ON_SHORT_TILE, ON, Measure.VERIFY_STEPS),
 )
 """What is reported."""
 
@@ -155,12 +158,16 @@ def warm_up(servers: Mapping[str, Server], work: Work, requests: Sequence[int]) 
 def one_round(
     servers: Mapping[str, Server], work: Work, *, backend: str, requests: Sequence[int], number: int, say: Say
 ) -> list[Sample]:
-    """Measure every mode at every number of requests once."""
+    """Measure every mode at every number of requests once; the servers that have no turn stand still."""
     modes, samples = modes_of(servers), []
     for count in requests:
         for place in range(len(modes)):
             mode = modes[(place + number) % len(modes)]
-            sample = measure(servers[mode.server], mode, work, backend=backend, requests=count, number=number)
+            with ExitStack() as stack:
+                for server in servers.values():
+                    if server is not servers[mode.server]:
+                        stack.enter_context(server.paused())
+                sample = measure(servers[mode.server], mode, work, backend=backend, requests=count, number=number)
             decode = "" if sample.decode is None else f", decode {sample.decode:.0f}"
             say(f"{backend} round {number}, {count} requests, {mode.name}: {sample.end_to_end:.0f} tok/s{decode}")
             samples.append(sample)

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,13 +37,22 @@ class Kind:
     speculates: bool
     patched: bool
     flags: tuple[str, ...] = ()
+    backends: tuple[str, ...] | None = None
+    """Attention backends that it makes sense with; None: all."""
 
 
 PLAIN = Kind(name="plain", speculates=False, patched=False)
 UNPATCHED = Kind(name="unpatched", speculates=True, patched=False)
 DECODE = Kind(name="decode", speculates=True, patched=True, flags=("--speculative-off-path", "decode"))
 ZERO_STEP = Kind(name="zero-step", speculates=True, patched=True, flags=("--speculative-off-path", "zero-step"))
-KINDS = {kind.name: kind for kind in (PLAIN, UNPATCHED, DECODE, ZERO_STEP)}
+SHORT_TILE = Kind(
+    name="tile",
+    speculates=True,
+    patched=True,
+    flags=(*DECODE.flags, "--speculative-verify-tile", "16x128"),
+    backends=("triton",),
+)
+KINDS = {kind.name: kind for kind in (PLAIN, UNPATCHED, DECODE, ZERO_STEP, SHORT_TILE)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,6 +151,15 @@ class Server:
                 raise StartFailed(f"{self.kind.name} was not ready in time:\n{self.last_words()}")
             time.sleep(0.5)
         self.seconds_to_start = time.monotonic() - self._began
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Take the server off the processors meanwhile: an idle one looks for requests all the time."""
+        os.killpg(self._process.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.killpg(self._process.pid, signal.SIGCONT)
 
     def stop(self) -> None:
         """End the server and all that it started."""

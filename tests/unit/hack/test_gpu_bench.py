@@ -20,7 +20,7 @@ from gpubench.comparing import Verdict, compare, summary
 from gpubench.measuring import ALWAYS_ON, MODES, NONE, OFF, ON, Comparison, Measure, Sample, off_share, ratio
 from gpubench.models import Pair
 from gpubench.reporting import Report
-from gpubench.servers import DECODE, PLAIN, UNPATCHED, ZERO_STEP, Kind, Options, Patch, command, rates_in
+from gpubench.servers import DECODE, PLAIN, SHORT_TILE, UNPATCHED, ZERO_STEP, Kind, Options, Patch, command, rates_in
 
 FAKE = Path(__file__).parents[2] / "support/fake_sglang"
 PATCH = Patch(program=Path("/w/specpatch.pyz"), digest="ab" * 32, tree=Path("/w/patched"))
@@ -39,7 +39,7 @@ def words(kind: Kind) -> list[str]:
 
 
 def test_only_patched_servers_run_on_the_patched_tree() -> None:
-    for kind in (DECODE, ZERO_STEP):
+    for kind in (DECODE, ZERO_STEP, SHORT_TILE):
         assert words(kind)[1:6] == ["/w/specpatch.pyz", "run", "--tree", "/w/patched", "--"]
     for kind in (PLAIN, UNPATCHED):
         assert words(kind)[1:3] == ["-m", "sglang.launch_server"]
@@ -56,6 +56,7 @@ def test_servers_differ_in_nothing_but_speculation_and_patch() -> None:
     assert [word for word in plain if word not in unpatched] == []
     assert [word for word in flags(DECODE) if word not in unpatched] == ["--speculative-off-path", "decode"]
     assert [word for word in flags(ZERO_STEP) if word not in unpatched] == ["--speculative-off-path", "zero-step"]
+    assert [word for word in flags(SHORT_TILE) if word not in flags(DECODE)] == ["--speculative-verify-tile", "16x128"]
     assert plain[-2:] == ["--page-size", "16"]
 
 
@@ -228,8 +229,8 @@ def test_the_report_has_a_row_for_each_place_and_says_what_is_missing() -> None:
     samples = [sample(mode.name, number, 100.0, 90.0) for mode in MODES[:3] for number in range(3)]
     report = Report(arguments={}, together=True, patch=PATCH, samples=samples, failures=["triton: no\nTraceback"])
     text = report.markdown()
-    assert "| fa3 | 8 | – | – | – | – | – | 1.000 (1.000–1.000) |" in text
-    assert "| fa3 | 8 | 100 | 100 | 100 | – | – |" in text
+    assert "| fa3 | 8 | – | – | – | – | – | 1.000 (1.000–1.000) | – |" in text
+    assert "| fa3 | 8 | 100 | 100 | 100 | – | – | – |" in text
     assert "Engine patch abababababab." in text
     assert text.endswith("Not measured: triton: no\n")
     assert json.loads(json.dumps(report.manifest()))["samples"][0]["end_to_end"] == 100.0
@@ -257,11 +258,12 @@ def run(tmp_path: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
 @pytest.mark.timeout(120)
 def test_a_run_on_servers_that_stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(FAKE))
-    code, found, text = run(tmp_path, "--backends", "one,broken")
+    code, found, text = run(tmp_path, "--backends", "one,broken", "--most-requests-rounds", "2")
     assert code == 1, "one backend could not be measured"
     assert [item["name"] for item in found["servers"]] == ["plain", "unpatched"]
     assert found["servers"][0]["memory_usage"] == {"weight": 16.0, "graph": 1.5}
-    assert len(found["samples"]) == 2 * 2 * 3
+    assert len([item for item in found["samples"] if item["requests"] == 1]) == 2 * 3
+    assert {item["round"] for item in found["samples"] if item["requests"] == 3} == {0, 1, 2, 3, 4}
     speculating = [item for item in found["samples"] if item["mode"] == "unpatched, speculating"]
     assert {item["tokens_per_verify"] for item in speculating} == {2.0}
     assert {item["decode"] for item in found["samples"] if item["requests"] == 1} == {500.0}
@@ -285,7 +287,7 @@ def test_a_run_ends_when_its_time_is_over_and_keeps_what_it_has(
     ("arguments", "said"),
     [
         (["--model", "a"], "--model and --draft-model go together"),
-        (["--servers", "plain,other"], "--servers: other must be of plain, unpatched, decode, zero-step"),
+        (["--servers", "plain,other"], "--servers: other must be of plain, unpatched, decode, zero-step, tile"),
     ],
 )
 def test_arguments_that_make_no_sense(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
