@@ -5,8 +5,9 @@
 
 One step is what a scheduler does: note the launch, decide, note the result (with sums published to prometheus_client
 at their usual pace). The decision is shown alone, too, with the cost of probing in it. The live settings are constants
-here; reading them from SGLang's config comes on top. Needs prometheus_client; CPU time of the best of several rounds,
-so a busy machine does not count.
+here; reading them from SGLang's config comes on top, and so does what the off path does in a step that drafts, on a
+server whose attention backend wants lengths on the host. Needs prometheus_client; CPU time of the best of several
+rounds, so a busy machine does not count.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sglang_specpatch.runtime import hooks, probing, threshold
+from sglang_specpatch.runtime.offpath_lengths import HostLengths
+from sglang_specpatch.runtime.offpath_steps import Resumption
 
 STEPS, ROUNDS = 4000, 7
 PERMILLE = 5
@@ -46,6 +49,22 @@ class Batch:
     reqs: Sequence[Request]
     forward_mode: Decode
     is_extend_in_batch: bool = False
+
+
+class Slots(list[int]):
+    """Stands for a tensor of request slots on the host."""
+
+    def tolist(self) -> list[int]:
+        """Return a copy, as a tensor would."""
+        return self[:]
+
+
+@dataclass
+class Lengths:
+    """A batch, as far as its lengths go."""
+
+    req_pool_indices_cpu: Slots
+    seq_lens_cpu: Slots
 
 
 @dataclass
@@ -116,6 +135,19 @@ def microseconds_per_probe_decision(batch_size: int) -> float:
     return _best(lambda: schedule.probes(1000, PERMILLE, batch_size))
 
 
+def microseconds_of_the_off_path(batch_size: int) -> float:
+    """Return the CPU time of the off path in a step that drafts: its lengths are not known here, before or after."""
+    batch = Lengths(Slots(range(batch_size)), Slots(range(batch_size)))
+    steps, lengths = Resumption(), HostLengths(check=False)
+
+    def step() -> None:
+        lengths.resolve(batch)
+        steps.choose(True, batch.req_pool_indices_cpu)
+        lengths.drafted(batch)
+
+    return _best(step)
+
+
 def _best(step: Callable[[], object], begin: Callable[[], object] = lambda: None) -> float:
     best = float("inf")
     for _ in range(ROUNDS):
@@ -145,7 +177,8 @@ def main() -> None:
         decision, probe = microseconds_per_decision(patch, batch_size), microseconds_per_probe_decision(batch_size)
         print(
             f"batch {batch_size:4d}: {overlapped:5.2f} µs a step, without overlap {plain:5.2f} µs; "
-            f"of these the decision {decision:5.2f} µs, in it whether to probe {probe:5.2f} µs"
+            f"of these the decision {decision:5.2f} µs, in it whether to probe {probe:5.2f} µs; "
+            f"the off path besides {microseconds_of_the_off_path(batch_size):5.2f} µs"
         )
 
 
