@@ -46,11 +46,15 @@ MODES = (NONE, ALWAYS_ON, ON, OFF, OFF_ZERO_STEP, ON_SHORT_TILE)
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """One measurement. Rates in output tokens per second; `decode` leaves prefill out, None where no log tells it."""
+    """One measurement: `requests` side by side, each of `new_tokens`, of which a prefill makes the first.
+
+    Rates in output tokens per second; `decode` leaves prefill out, None where no log tells it.
+    """
 
     backend: str
     mode: str
     requests: int
+    new_tokens: int
     round: int
     end_to_end: float
     decode: float | None
@@ -60,6 +64,13 @@ class Sample:
     def verify_steps(self) -> float | None:
         """Verify steps per second, all requests together: a rate that chance in what is accepted doesn't change."""
         return None if self.decode is None or self.tokens_per_verify is None else self.decode / self.tokens_per_verify
+
+    @property
+    def seconds_beside_decode(self) -> float | None:
+        """What the load took besides its decode steps at their usual rate: prefill, and the way there and back."""
+        if self.decode is None:
+            return None
+        return self.requests * (self.new_tokens / self.end_to_end - (self.new_tokens - 1) / self.decode)
 
     def manifest(self) -> dict[str, object]:
         """Return the fields for JSON."""
@@ -139,6 +150,7 @@ def measure(server: Server, mode: Mode, work: Work, *, backend: str, requests: i
         backend=backend,
         mode=mode.name,
         requests=requests,
+        new_tokens=work.new_tokens,
         round=number,
         end_to_end=load.tokens_per_second,
         decode=statistics.fmean(rates) if rates else None,

@@ -9,7 +9,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -115,7 +115,10 @@ class Report:
             "Ratios of rates: median of the rounds (lowest–highest).",
             "",
         ]
-        lines += [*self._ratios(), "", "Output tokens per second, medians, end to end.", "", *self._rates()]
+        lines += [*self._ratios(), "", "Output tokens per second, medians, end to end.", ""]
+        lines += self._medians(lambda sample: sample.end_to_end)
+        lines += ["", "Milliseconds beside decode steps, medians: prefill, and the way there and back.", ""]
+        lines += self._medians(lambda sample: None if (took := sample.seconds_beside_decode) is None else 1000 * took)
         lines += ["", *self._servers()]
         if self.flips:
             lines += ["", "| backend | requests | one change of mode costs |", "|---|---|---|"]
@@ -138,16 +141,19 @@ class Report:
         found = ratio(self.samples, compared, backend=backend, requests=requests)
         return "–" if found is None else f"{found.median:.3f} ({found.lowest:.3f}–{found.highest:.3f})"
 
-    def _rates(self) -> Iterator[str]:
+    def _medians(self, of: Callable[[Sample], float | None]) -> Iterator[str]:
+        """Yield a table of one figure of the samples, by place and mode."""
         yield "| backend | requests | " + " | ".join(mode.name for mode in MODES) + " |"
         yield "|---|---|" + "---|" * len(MODES)
         for backend, requests in self._places():
-            yield f"| {backend} | {requests} | " + " | ".join(self._rate(m, backend, requests) for m in MODES) + " |"
+            cells = (self._median(of, mode, backend, requests) for mode in MODES)
+            yield f"| {backend} | {requests} | {' | '.join(cells)} |"
 
-    def _rate(self, mode: Mode, backend: str, requests: int) -> str:
+    def _median(self, of: Callable[[Sample], float | None], mode: Mode, backend: str, requests: int) -> str:
         wanted = (backend, mode.name, requests)
-        rates = [item.end_to_end for item in self.samples if (item.backend, item.mode, item.requests) == wanted]
-        return f"{statistics.median(rates):.0f}" if rates else "–"
+        found = (of(item) for item in self.samples if (item.backend, item.mode, item.requests) == wanted)
+        known = [value for value in found if value is not None]
+        return f"{statistics.median(known):.0f}" if known else "–"
 
     def _servers(self) -> Iterator[str]:
         started = "started together" if self.together else "started alone"

@@ -68,6 +68,7 @@ def sample(mode: str, number: int, rate: float, decode: float | None = None, req
         backend="fa3",
         mode=mode,
         requests=requests,
+        new_tokens=11,
         round=number,
         end_to_end=rate,
         decode=decode,
@@ -231,6 +232,7 @@ def test_the_report_has_a_row_for_each_place_and_says_what_is_missing() -> None:
     text = report.markdown()
     assert "| fa3 | 8 | – | – | – | – | – | 1.000 (1.000–1.000) | – |" in text
     assert "| fa3 | 8 | 100 | 100 | 100 | – | – | – |" in text
+    assert "| fa3 | 8 | -9 | -9 | -9 | – | – | – |" in text, "8 * (11 / 100 - 10 / 90) seconds"
     assert "Engine patch abababababab." in text
     assert text.endswith("Not measured: triton: no\n")
     assert json.loads(json.dumps(report.manifest()))["samples"][0]["end_to_end"] == 100.0
