@@ -40,7 +40,10 @@ def application(engine: Engine) -> web.Application:
 
 
 async def serve(engine: Engine, stop: asyncio.Event) -> None:
-    """Serve until `stop` is set: bind, load, run; then refuse new work and end what is left."""
+    """Serve until `stop` is set: bind, load, run; then refuse new work and end what is left.
+
+    Raises what a scheduler raised: like the real one, it takes the server down with it.
+    """
     runner = web.AppRunner(
         application(engine), handler_cancellation=True, access_log=None, shutdown_timeout=_STOP_SECONDS
     )
@@ -48,17 +51,17 @@ async def serve(engine: Engine, stop: asyncio.Event) -> None:
     arguments = engine.arguments
     await web.TCPSite(runner, arguments.host, arguments.port, reuse_address=True).start()
     log(f"listening on {arguments.host}:{arguments.port}, loading for {engine.settings.load_seconds:g} s")
-    tasks = [asyncio.create_task(_load_and_run(engine))]
+    schedulers = asyncio.create_task(_load_and_run(engine))
+    schedulers.add_done_callback(lambda _: stop.set())
     try:
         await stop.wait()
     finally:
         engine.stopping = True
         log("stopping")
         await runner.cleanup()
-        for task in tasks:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        schedulers.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await schedulers
 
 
 def engine_of(arguments: EngineArguments, settings: Settings, clock: Clock) -> Engine:

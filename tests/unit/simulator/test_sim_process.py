@@ -9,16 +9,40 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
-from simulated_engine import eventually
+import pytest
+from simulated_engine import eventually, free_port
 
 import engine_sim
 import sglang_operator
 from engine_sim.arguments import EngineArguments
+from engine_sim.clock import Clock, RealClock
+from engine_sim.serve import engine_of, serve
+from engine_sim.settings import settings_from_environment
 
 IMAGE_PATH = os.pathsep.join(str(Path(package.__path__[0]).parent) for package in (engine_sim, sglang_operator))
+
+
+async def test_a_scheduler_that_raises_takes_the_server_down(
+    arguments: EngineArguments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = settings_from_environment({"SGLANG_SIM_LOAD_SECONDS": "0"})
+    engine = engine_of(replace(arguments, port=free_port()), settings, RealClock())
+
+    async def raises(_: Clock) -> None:
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr(engine.groups[0], "run", raises)
+    stop = asyncio.Event()
+    serving = asyncio.create_task(serve(engine, stop))
+    ended, _ = await asyncio.wait([serving], timeout=10)
+    stop.set()
+    with pytest.raises(ZeroDivisionError, match="planted"):
+        await serving
+    assert ended, "it waited to be told to stop"
 
 
 @asynccontextmanager
