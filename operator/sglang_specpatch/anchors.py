@@ -36,6 +36,12 @@ def class_named(source: SourceFile, name: str) -> ast.ClassDef:
     return only(classes, f"{source.path}: class {name}")
 
 
+def function_named(tree: ast.Module, name: str, path: str) -> ast.FunctionDef:
+    """Return the one function of that name at the top of a file."""
+    found = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name)
+    return only(found, f"{path}: {name}")
+
+
 def method_named(source: SourceFile, owner: ast.ClassDef, name: str) -> ast.FunctionDef:
     """Return the plain method `name` of a class in a file."""
     methods = (node for node in owner.body if isinstance(node, ast.FunctionDef) and node.name == name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
-from .anchors import is_name, only, statement_where
+from .anchors import function_named, is_name, statement_where
 from .edits import Edits
 from .names import RUNTIME_NAME
 
@@ -22,7 +22,7 @@ def hook_reservation(edits: Edits, read: Callable[[str], bytes | None]) -> None:
     if context is None or not _follows_the_mode(ast.parse(context)):
         return
     source = edits.open(SIZING)
-    sizing = _function(source.tree, "get_alloc_len_per_decode", SIZING)
+    sizing = function_named(source.tree, "get_alloc_len_per_decode", SIZING)
     tokens = statement_where(
         sizing.body,
         lambda node: isinstance(node, ast.Assign) and is_name(node.targets[0], "spec_tokens"),
@@ -37,11 +37,6 @@ def _follows_the_mode(context: ast.Module) -> bool:
     names = {node.name for node in context.body if isinstance(node, ast.FunctionDef)}
     if "max_speculative_num_draft_tokens" not in names:
         return False
-    largest = _function(context, "max_speculative_num_draft_tokens", CONTEXT)
+    largest = function_named(context, "max_speculative_num_draft_tokens", CONTEXT)
     returned = (node.value for node in ast.walk(largest) if isinstance(node, ast.Return) and node.value is not None)
     return any(ast.unparse(value) == "spec.speculative_num_draft_tokens" for value in returned)
-
-
-def _function(tree: ast.Module, name: str, path: str) -> ast.FunctionDef:
-    found = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name)
-    return only(found, f"{path}: {name}")

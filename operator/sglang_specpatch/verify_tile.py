@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from .anchors import AnchorMissing, only, statement_where
+from .anchors import AnchorMissing, function_named, statement_where
 from .edits import Edits, insert_all
 from .names import RUNTIME_NAME
 
@@ -21,8 +21,7 @@ def hook_verify_tile(edits: Edits, trial: Edits) -> None:
 def _insert(edits: Edits) -> None:
     path = next((path for path in KERNELS if edits.has(path)), KERNELS[0])
     source = edits.open(path)
-    functions = (node for node in source.tree.body if isinstance(node, ast.FunctionDef))
-    extend = only((node for node in functions if node.name == "extend_attention_fwd"), f"{path}: extend_attention_fwd")
+    extend = function_named(source.tree, "extend_attention_fwd", path)
     if "max_len_extend" not in {argument.arg for argument in extend.args.args}:
         raise AnchorMissing(f"{path}: extend_attention_fwd(…, max_len_extend)")
     chosen = statement_where(extend.body, _chooses_tile, f"{path}: extend_attention_fwd …, BLOCK_M, BLOCK_N, … = …")
